@@ -105,15 +105,15 @@ bench-rollouts: setup ## a step's rollouts: our driver against the bound and aga
 
 bench-real-engine: setup ## tokens per second of a real model in this process, under vLLM and under generate: ARGS="--context 400"
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
-	$(BIN)/scope models fetch smollm2
+	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model_engine $(ARGS)
 
 bench-real-answers: setup ## what a real model answers from memory and with the right passage: ARGS="--questions 289"
-	$(BIN)/scope models fetch smollm2
+	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model_answers $(ARGS)
 
-bench-real-model: setup ## a real model learns to search, answer and ask, and is measured as a judge: ARGS="--seeds 1 --parts solver"
-	$(BIN)/scope models fetch smollm2
+bench-real-model: setup ## a real model learns to search, answer and ask: ARGS="--seeds 1 --parts solver"
+	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model $(ARGS)
 
 bench-step: setup ## where a paper-sized training step's time goes, simulated from rates: ARGS="--rates FILE"
@@ -167,7 +167,7 @@ test-pods-full: setup ## the whole run tiny with real pods
 
 test-pods-vllm: setup ## a real model in pods with vLLM as the judge's container, by hand: half an hour, 17 GiB of memory
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
-	$(BIN)/scope models fetch smollm2
+	$(BIN)/scope models smollm2
 	$(BIN)/pytest tests/cluster/test_pods_with_vllm.py -m pods_vllm -s
 
 BUILD ?= docker build

@@ -23,18 +23,13 @@ setup(
     },
     package_data={
         KUSTOMIZE: [
-            "base/**/*.yaml",
             "components/**/*.yaml",
-            "evaluate/*.yaml",
-            "viewer/*.yaml",
             "components/*/*.json",
-            "prepare/**/*.yaml",
             "shared/*.yaml",
             "images/*",
         ],
-        "scope_selfplay.inspection": ["templates/*"],
-        "scope_selfplay.viewer": ["templates/*", "static/*"],
-        "scope_selfplay": ["embedded/run.yaml", "embedded/policy/*", "maths/run.yaml"],
+        "scope_selfplay.report": ["templates/*", "static/*"],
+        "scope_selfplay": ["embedded/run.yaml", "embedded/policy/*", "rewards/*.yaml"],
         **{f"{HOME}.{pack}": ["*.md", "*.yaml"] for pack in PACKS},
     },
 )

@@ -1,15 +1,10 @@
 """A run folder of any size, with invented text: what the reader, the terminal and the web page are timed on.
 
-    python -m benchmarks.corpus_of_size FOLDER                            5,120 tasks, 4 rollouts each
-    python -m benchmarks.corpus_of_size FOLDER --tasks 1000000 --list-only    candidates only
-
 The folder is one that `scope` reads like any other. Text has the lengths of a real run (about a hundred words a
 passage, three passages a search) and the word frequencies of one, so that it compresses like one.
 """
 
-import argparse
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +13,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from scope_selfplay import __version__
-from scope_selfplay.config import load_config
-from scope_selfplay.gates import Gate
-from scope_selfplay.keys import numpy_rng_from
-from scope_selfplay.pipeline import CandidateRecords
-from scope_selfplay.schemas import (
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
@@ -40,25 +32,27 @@ from scope_selfplay.schemas import (
     Task,
     Turn,
     Verdict,
+    numpy_rng_from,
 )
-from scope_selfplay.store import (
-    RunFolder,
-    Stage,
-    StageFolder,
-    StageManifest,
-    publish_manifest,
-    write_atomic,
-    write_records,
-)
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.candidate import CandidateRecords
 from scope_selfplay.store.card import CARD, stage_card, write_run_card
-from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.parquet import (
+from scope_selfplay.store.columns import (
     ROWS_PER_GROUP,
     RecordKind,
     arrow_schema,
     bloom_filters,
     table_from_lines,
     write_parquet,
+)
+from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.folder import (
+    RunFolder,
+    Stage,
+    StageFolder,
+    StageManifest,
+    checksums,
+    publish_manifest,
 )
 
 VOCABULARY = 20_000
@@ -298,30 +292,3 @@ def _publish(folder: RunFolder, iteration: int, stage: Stage, rows: dict[RecordK
         version=__version__,
     )
     publish_manifest(path, manifest)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--tasks", type=int, default=5120)
-    parser.add_argument("--rollouts", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--list-only", action="store_true", help="candidates without rollouts, in parquet only"
-    )
-    arguments = parser.parse_args()
-    began = time.perf_counter()
-    if arguments.list_only:
-        folder = write_list(arguments.folder, tasks=arguments.tasks, seed=arguments.seed)
-    else:
-        folder = write_corpus(
-            arguments.folder, tasks=arguments.tasks, rollouts=arguments.rollouts, seed=arguments.seed
-        )
-    size = sum(each.stat().st_size for each in folder.path.rglob("*") if each.is_file())
-    print(
-        f"{folder.path}: {arguments.tasks:,} tasks, {size / 1e6:.0f} MB, {time.perf_counter() - began:.0f} s"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,15 @@
-"""A table of odds by which a random policy speaks about the embedded world: it thinks, searches, asks and answers."""
+"""A random policy's odds of speaking about the embedded world, and two given tasks about it with their rubrics."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from scope_selfplay.embedded import language
+from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Provenance, Reason, Task
+from scope_selfplay.corpus import world as language
+from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, read_article, write_question
+from scope_selfplay.judge.protocol import RubricQuestion
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.store.files import write_records
 from scope_selfplay.testing.random_policy import Transitions
 
 SPEECH: Transitions = {
@@ -33,3 +40,32 @@ SPEECH: Transitions = {
 def spoken_words(speech: Transitions) -> Mapping[str, Sequence[str]]:
     """The words of the embedded world that its states in capitals stand for."""
     return {name: [f" {word}" for word in getattr(language, name)] for name in speech if name.isupper()}
+
+
+def write_tasks(documents: Sequence[Document], path: Path) -> Path:
+    """Two tasks that the lexical judge can grade, as a run writes its candidates."""
+    judge = LexicalJudge(documents)
+    candidates = []
+    for number, document in enumerate(documents[:2]):
+        entity = read_article(document.text)
+        assert entity is not None
+        nouns = tuple(entity.facts)[:3]
+        task = Task(
+            id=f"t{number}",
+            text=write_question(FactQuestion(nouns, (), entity.name)),
+            type="long_form_qa",
+            document_id=document.id,
+            reference=BY_NOUN[nouns[0]].sentence(entity.facts[nouns[0]]),
+        )
+        candidates.append(
+            Candidate(
+                id=f"c{number}",
+                status=CandidateStatus.ACCEPTED,
+                reason=Reason.ACCEPTED,
+                task=task,
+                rubric=asyncio.run(judge.ask(RubricQuestion(task, (document,)))).value,
+                provenance=Provenance(run="given", iteration=0, stage="tasks", document_id=document.id),
+            )
+        )
+    write_records(path, candidates)
+    return path

@@ -15,19 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from scope_selfplay.embedded.held_out import any_nouns, question_about
-from scope_selfplay.embedded.language import (
+from scope_selfplay.corpus.world import (
     ATTRIBUTES,
     KINDS,
     PLACES,
     RELATIONS,
     VERBS,
+    Entity,
     FactQuestion,
+    any_nouns,
+    make_entity,
+    question_about,
     write_answer,
+    write_article,
     write_chain,
     write_question,
 )
-from scope_selfplay.embedded.world import Entity, make_entity, write_article
 
 MAX_HOPS = 5
 SOLVER_HOPS = (1, 3, 3, 3, 2, 2)

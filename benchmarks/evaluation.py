@@ -15,30 +15,27 @@ depend on what else the machine does, and all that we compute, the engine's part
 on a core of its own. Only waits for the disk take no time.
 """
 
-import argparse
 import asyncio
 import json
-import math
 import random
 import tempfile
 import time
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from benchmarks.busy_slots import BusySlots, Load
+from benchmarks.options import read_options
 from benchmarks.skipping_loop import CpuTimeLoop
-from scope_selfplay.benchmarking.opening import EvaluationRequest, open_evaluation
-from scope_selfplay.inference.chat_server import json_response
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.evaluation.evaluate import EvaluationRequest, open_evaluation
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.progress import Progress
-from scope_selfplay.wire.serving import listen, serving
+from scope_selfplay.net.serve import json_response, listen, serving
 
 MODEL = "waiting"
 SEARCHES = 0.3
@@ -47,25 +44,12 @@ WAITING = 1.25
 """Turns under way for each slot: the next one waits in the engine's queue when a slot becomes free."""
 
 
-class Load(NamedTuple):
-    """`mean` and `spread` of a turn's time in seconds."""
-
-    mean: float
-    spread: float
-    slots: int
-
-
 class WaitingEngine:
-    """Serves at most `slots` turns at once and notes how many were busy, and when."""
-
     def __init__(self, load: Load) -> None:
         codec = ChatCodec.load(policy_path("embedded"))
         texts = ("<answer>heron</answer>", "<search>heron</search>")
         self._answer, self._search = ([*codec.encode_tag(text), codec.end_of_turn] for text in texts)
-        self._load = load
-        self._slots = asyncio.Semaphore(load.slots)
-        self._busy = 0
-        self.changes: list[tuple[float, int]] = []
+        self.slots = BusySlots(load)
 
     def app(self) -> Starlette:
         routes = [
@@ -76,11 +60,7 @@ class WaitingEngine:
 
     async def _complete(self, request: Request) -> Response:
         rng = random.Random(json.loads(await request.body())["seed"])
-        async with self._slots:
-            self._change(1)
-            mu = math.log(self._load.mean) - self._load.spread**2 / 2
-            await asyncio.sleep(rng.lognormvariate(mu, self._load.spread))
-            self._change(-1)
+        await self.slots.serve(rng)
         ids = self._search if rng.random() < SEARCHES else self._answer
         choice = {
             "token_ids": ids,
@@ -91,10 +71,6 @@ class WaitingEngine:
 
     async def _models(self, request: Request) -> Response:
         return json_response({"data": [{"id": MODEL, "max_model_len": 512, "root": "/nowhere"}]})
-
-    def _change(self, by: int) -> None:
-        self._busy += by
-        self.changes.append((asyncio.get_running_loop().time(), self._busy))
 
 
 class WithEngine(asyncio.DefaultEventLoopPolicy):
@@ -138,34 +114,17 @@ def measure(load: Load, items: int, samples: int, folder: Path) -> dict[str, flo
     evaluation, cpu = open_evaluation(request, Progress()), time.process_time()
     evaluation.run()
     cpu = time.process_time() - cpu
-    changes = engine.changes
-    turns = sum(later > now for (_, now), (_, later) in pairwise([(0.0, 0), *changes]))
+    slots = engine.slots
     return {
-        "engine used": _share(changes, load.slots),
-        "CPU": 1000 * cpu / turns,
-        "turns": turns,
-        "seconds": changes[-1][0] - changes[0][0],
+        "engine used": slots.used(),
+        "CPU": 1000 * cpu / slots.begun,
+        "turns": slots.begun,
+        "seconds": slots.seconds,
     }
 
 
-def _share(changes: list[tuple[float, int]], slots: int) -> float:
-    """Of all slot-seconds from when all slots first were busy until the last turn began."""
-    full = next((row for row, (_, busy) in enumerate(changes) if busy == slots), 0)
-    rises = [row for row in range(1, len(changes)) if changes[row][1] > changes[row - 1][1]]
-    window = changes[full : rises[-1] + 1]
-    spans = [(later[0] - now[0], now[1]) for now, later in pairwise(window)]
-    return sum(span * busy for span, busy in spans) / (slots * sum(span for span, _ in spans))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--items", type=int, default=10_000)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--mean", type=float, default=3.0, help="seconds of a turn, on average")
-    parser.add_argument("--slots", type=int, default=256)
-    options = parser.parse_args()
+    options = read_options(__doc__, items=10_000, samples=4, mean=3.0, slots=256)
     load = Load(options.mean, 0.5, options.slots)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(load, options.items, options.samples, Path(folder))

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from benchmarks.ranks import ALL, CODES, Plan
 
 
 def preload() -> None:
-    from scope_selfplay.terminal import quiet_libraries
+    from scope_selfplay.base.terminal import quiet_libraries
 
     quiet_libraries()
     import torch.distributed.checkpoint
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     """A plan, its folder, the policy, and the process that launched it; ends as a job does."""
     import click
 
-    from scope_selfplay.terminal import end_on_sigterm, run_command
+    from scope_selfplay.base.terminal import end_on_sigterm, run_command
 
     plan, folder, policy, launcher = arguments
     rank = _Rank(Plan.read(plan), Path(folder), Path(policy), int(launcher))
@@ -55,7 +55,8 @@ class _Rank:
         self.ranks = _noting_ranks(self.number, plan.ranks, folder / f"trace-{self.number}")
 
     def work(self) -> None:
-        from scope_selfplay.store import receipts
+        from benchmarks.gpu.made_up import NoEngine
+        from scope_selfplay.store import folder as receipts
         from scope_selfplay.training import checkpoint, metrics
         from scope_selfplay.training.loop import TrainingLoop, load
 
@@ -74,7 +75,7 @@ class _Rank:
             with self.ranks:
                 job = self.job(self.folder / f"training-{number}")
                 model = load(job)
-                loop = TrainingLoop(job, model, _Engine(self), self.sample)
+                loop = TrainingLoop(job, model, NoEngine(self.taken), self.sample)
                 model.score = self.watched("pass", model.score)
                 model.refer = self.watched("refer", model.refer)
                 loop.optimizer.step = self.watched("optimizer", loop.optimizer.step)
@@ -84,31 +85,29 @@ class _Rank:
         (self.folder / f"weights-{self.number}").write_text(found.hexdigest())
 
     def job(self, folder: Path) -> Any:
-        from scope_selfplay.config import SolverConfig
-        from scope_selfplay.inference.codec import ChatCodec
-        from scope_selfplay.store import StageFolder
-        from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+        from benchmarks.gpu.made_up import job_of
+        from scope_selfplay.config.training import SolverConfig
+        from scope_selfplay.training.job import TrainingCallbacks
 
-        plan, batch = self.plan, self.plan.share * self.plan.ranks
-        (folder / ".work").mkdir(parents=True, exist_ok=True)
-        fixed = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64}
-        return GrpoJob(
-            TrainingStart(self.policy, self.policy),
-            TrainingOptions(
-                SolverConfig(steps=plan.steps, batch=batch, group_size=plan.group, **fixed, **plan.settings),
-                temperature=1.0,
-                seed=3,
-            ),
-            [f"t{number}" for number in range(plan.steps * batch)],
-            StageFolder(folder),
-            ChatCodec.load(self.policy),
-            TrainingCallbacks(
-                on_step=lambda step, line, accounts: self.at("on_step"),
-                account=lambda: self.at("account"),
-                say=lambda line: None,
-            ),
-            self.ranks,
+        plan, fixed = self.plan, {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64}
+        size = {"steps": plan.steps, "batch": plan.share * plan.ranks, "group_size": plan.group}
+        callbacks = TrainingCallbacks(
+            on_step=lambda step, line, accounts: self.at("on_step"),
+            account=lambda: self.at("account"),
+            say=lambda line: None,
         )
+        settings = SolverConfig.model_validate({**fixed, **size, **plan.settings})
+        return replace(job_of(self.policy, folder, settings, callbacks=callbacks), ranks=self.ranks)
+
+    def taken(self, model: Any, step: int) -> None:
+        """Gathers the whole weights for every step, as engines of their own do."""
+        from scope_selfplay.training.engines import whole_weights
+
+        self.step = step
+        self.at("take")
+        with whole_weights(model) as weights:
+            for _ in weights:
+                self.at("push")
 
     async def sample(self, records: Sequence[str], step: int, sampled: Callable[[Any], None]) -> Any:
         from scope_selfplay.training.engines import StepResult
@@ -185,7 +184,7 @@ class _Rank:
 def _errors() -> dict[str, type[Exception]]:
     import torch
 
-    from scope_selfplay.errors import ConfigError, InferenceError
+    from scope_selfplay.base.errors import ConfigError, InferenceError
 
     return {
         "user": ConfigError,
@@ -193,27 +192,6 @@ def _errors() -> dict[str, type[Exception]]:
         "bug": RuntimeError,
         "memory": torch.OutOfMemoryError,
     }
-
-
-class _Engine:
-    """Gathers the whole weights for every step, as engines of their own do."""
-
-    source = None
-
-    def __init__(self, rank: _Rank) -> None:
-        self._rank = rank
-
-    def take(self, model: Any, identity: str) -> None:
-        from scope_selfplay.training.engines import whole_weights
-
-        self._rank.step = int(identity.rpartition("@")[2])
-        self._rank.at("take")
-        with whole_weights(model) as weights:
-            for _ in weights:
-                self._rank.at("push")
-
-    def serve(self, sampled: Any) -> None:
-        wait([sampled])
 
 
 def _noting_ranks(number: int, processes: int, file: Path) -> Any:

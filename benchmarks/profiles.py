@@ -16,11 +16,20 @@ from numpy.typing import NDArray
 
 from retrieval.bm25 import Bm25Index
 from retrieval.build import Recipe, build_bm25
-from retrieval.dense import ExhaustiveSearch, IvfIndex, RefinedIvf, fine_codes, fine_span
+from retrieval.dense import (
+    ExhaustiveSearch,
+    IvfIndex,
+    RefinedIvf,
+    exact,
+    fine_codes,
+    fine_span,
+    measure,
+    recall,
+    tune,
+)
 from retrieval.passages import Passages
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory
-from retrieval.recall_gate import RecallTooLow, exact, measure, recall, set_effort, tune
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.values import Document
 
 QUERIES = 256
 BLOCK = 65_536
@@ -174,12 +183,8 @@ def try_cells(
 ) -> Row:
     start = time.process_time()
     search, size = in_cells(name, corpus, trained)
-    refused = ""
-    try:
-        way, _ = tune(search, queries, expected, PROFILES[name].recall)
-    except RecallTooLow as refusal:
-        way, refused = refusal.effort, f"; its gate asks for {PROFILES[name].recall:g} and refuses"
-        set_effort(search, way)
+    way, report = tune(search, queries, expected, PROFILES[name].recall)
+    refused = "" if report.recall >= report.target else f"; its gate asks for {report.target:g} and refuses"
     built = time.process_time() - start + trained.seconds
     found = measure(search.nearest, queries, expected)
     looking = f"{way.nprobe} of {cells(len(corpus)):,} cells"

@@ -7,7 +7,6 @@ one fault. What its ranks came to and agreed is compared, how they ended, what t
 A training that a fault has ended is gone on with, to the weights of one without a fault. Nothing is kept.
 """
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.forked import fork_server
 from benchmarks.markdown import markdown
+from benchmarks.options import read_options
 
 CODES = {"user": 64, "outside": 75, "bug": 1, "memory": 1, "ctrl-c": 130, "term": 143, "term all": 143}
 CODES |= {"kill": 137, "exit": 9, "hung": 143}
@@ -229,11 +229,7 @@ def _differences(traces: Sequence[Sequence[Sequence[str]]], *, ahead: int) -> It
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--plans", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=3)
-    options = parser.parse_args()
+    options = read_options(__doc__, plans=200, first=0, workers=3)
     begun, seeds = time.monotonic(), range(options.first, options.first + options.plans)
     kinds: dict[str, list[Tried]] = defaultdict(list)
     with (

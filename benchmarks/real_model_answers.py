@@ -5,19 +5,18 @@
 The distance between the two is what search can give; a policy that finds the passage and reads it ends there.
 """
 
-import argparse
 import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.factbook_corpus import passage_of
-from scope_selfplay.evaluation.intervals import SHARES, estimate_mean
-from scope_selfplay.inference import Generate, Message
+from benchmarks.options import read_options
+from scope_selfplay.base.intervals import SHARES, estimate_mean
+from scope_selfplay.base.sampling import Generate, Message
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.text_match import cover_exact_match, exact_match, f1
+from scope_selfplay.rewards.verify import cover_exact_match, exact_match, f1
 
 FACTBOOK = Path(__file__).parents[1] / "tests" / "fixtures" / "factbook"
 SCORERS = {"exact match": exact_match, "F1": f1, "cover": cover_exact_match}
@@ -26,6 +25,12 @@ _SHOWN = 10
 
 def read_lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FACTBOOK / f"{name}.jsonl").read_text("utf-8").splitlines()]
+
+
+def passage_of(question_id: str) -> str:
+    """The id of the passage that holds the answer to a question."""
+    country, _, field = question_id.partition("-")
+    return f"{country}-{'geography' if field in ('highest', 'height', 'lowest') else 'government'}"
 
 
 def answers_of(engine: InProcessModel, questions: list[dict[str, Any]], shown: list[str]) -> list[str]:
@@ -45,10 +50,7 @@ def answers_of(engine: InProcessModel, questions: list[dict[str, Any]], shown: l
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--questions", type=int, default=40)
-    asked = parser.parse_args()
+    asked = read_options(__doc__, model="smollm2", questions=40)
     passages = {row["id"]: row["contents"] for row in read_lines("passages")}
     questions = read_lines("held_out")
     questions = questions[:: max(1, len(questions) // asked.questions)][: asked.questions]

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import read_options
+
 ENGINES = ("in process, float32", "in process, bfloat16", "vLLM, bfloat16", "generate, bfloat16")
 _VLLM = "vLLM, bfloat16"
 _STEPS = 6
@@ -29,13 +31,7 @@ _ROOM = 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--context", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = read_options(__doc__, model="smollm2", sequences=[1, 16, 64], context=400, rounds=3, engine="")
     if asked.engine:
         _measure(asked)
         return
@@ -103,8 +99,8 @@ def _measure(asked: argparse.Namespace) -> None:
 
 def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
     from scope_selfplay.inference.draws import Draw, draw_tokens
-    from scope_selfplay.inference.packed_weights import packed_copy
-    from scope_selfplay.inference.slot_cache import SlotCache
+    from scope_selfplay.inference.packed import packed_copy
+    from scope_selfplay.inference.slots import SlotCache
 
     sampled = packed_copy(model) if packed else model
     cache = SlotCache(sampled, slots=count, max_length=context + 2 * _STEPS)

@@ -1,11 +1,11 @@
 """Our retrieval server against the field's baseline design, on one machine in one run: ratios, CPU seconds
 first.
 
-    python -m benchmarks.retrieval servers  [--shape e5|minilm] [--queries 256]
+    python -m benchmarks.retrieval servers  [--queries 256]
     python -m benchmarks.retrieval profiles [--rows 1000000] [--dimensions 768]
 
-`servers` builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2 by default,
-so no download is needed) and serves it with both servers. The clients run in this process and are not
+`servers` builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2, so no
+download is needed) and serves it with both servers. The clients run in this process and are not
 counted. `profiles` measures each index profile on made-up rows with the structure of text.
 """
 
@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,42 +26,16 @@ import aiohttp
 import numpy as np
 import psutil
 
+from benchmarks.markdown import markdown
+
 ROOT = Path(__file__).parents[1]
 CLIENTS = (1, 16, 64)
+PASSAGES = 2000
 GROUP = 8
 """Rollouts of one GRPO group, which ask the same first query."""
-WORDS = [
-    "river",
-    "town",
-    "founded",
-    "bridge",
-    "king",
-    "battle",
-    "island",
-    "museum",
-    "language",
-    "harbour",
-    "church",
-    "film",
-    "novel",
-    "album",
-    "railway",
-    "league",
-    "species",
-    "mountain",
-    "castle",
-    "festival",
-    "governor",
-    "treaty",
-    "dynasty",
-    "engine",
-    "painter",
-    "orchestra",
-    "glacier",
-    "senate",
-    "comet",
-    "alloy",
-]
+WORDS = """river town founded bridge king battle island museum language harbour church film novel album railway
+    league species mountain castle festival governor treaty dynasty engine painter orchestra glacier senate comet
+    alloy""".split()
 
 
 class Load(NamedTuple):
@@ -90,66 +65,58 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     servers = commands.add_parser("servers")
-    servers.add_argument("--shape", choices=["e5", "minilm"], default="e5")
     servers.add_argument("--queries", type=int, default=256, help="different queries per run")
-    servers.add_argument("--passages", type=int, default=2000)
-    servers.add_argument("--workers", type=int, default=1)
     profiles = commands.add_parser("profiles")
     profiles.add_argument("--rows", type=int, default=1_000_000)
     profiles.add_argument("--dimensions", type=int, default=768)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.command == "servers":
-            asyncio.run(compare_servers(Path(folder), options))
+            asyncio.run(compare_servers(Path(folder), options.queries))
         else:
             from benchmarks.profiles import compare_profiles
 
             compare_profiles(Path(folder), options.rows, options.dimensions)
 
 
-async def compare_servers(folder: Path, options: argparse.Namespace) -> None:
-    model, index = prepare(folder, options.shape, options.passages)
-    queries = make_queries(options.queries)
+async def compare_servers(folder: Path, count: int) -> None:
+    model, index = prepare(folder)
+    queries = make_queries(count)
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     baseline = [sys.executable, "-m", "benchmarks.baseline_retriever", str(model), str(index)]
-    serve = "from retrieval.cli import serve_retriever; serve_retriever()"
-    ours = [sys.executable, "-c", serve, str(index), "--workers", str(options.workers), "--port"]
+    serve = "from retrieval.commands import serve_retriever; serve_retriever()"
+    ours = [sys.executable, "-c", serve, str(index), "--workers", "1", "--port"]
     ours_measured = await measure("ours", ours, one_thread, queries)
     tuned = await measure("baseline, one thread", baseline, one_thread, queries)
     shipped = await measure("baseline, as shipped", baseline, {}, queries)
-    report(ours_measured, [tuned, shipped])
+    report(ours_measured, tuned, shipped)
 
 
-def prepare(folder: Path, shape: str, passages: int) -> tuple[Path, Path]:
-    """The model's folder and an exhaustive index of `passages` made-up passages, vectors drawn instead of
-    encoded.
-    """
+def prepare(folder: Path) -> tuple[Path, Path]:
+    """The model's folder and an exhaustive index of made-up passages, vectors drawn instead of encoded."""
     from retrieval.build import finish_build, store_passages
     from retrieval.encoder import FAMILIES, MINILM, Backend, encoder_hash, model_folder, prepare_encoder
-    from retrieval.index_folder import ENCODER, IndexKind, IndexManifest
-    from scope_selfplay.schemas import Document
+    from retrieval.folder import ENCODER, IndexKind, IndexManifest
+    from scope_selfplay.base.values import Document
     from scope_selfplay.testing.random_encoder import write_random_encoder
 
-    minilm = model_folder(MINILM)
-    model = minilm
-    if shape == "e5":
-        draw = np.random.default_rng(1)
-        model = write_random_encoder(folder / "model", draw, tokenizer=minilm / "tokenizer.json")
+    tokenizer = model_folder(MINILM) / "tokenizer.json"
+    model = write_random_encoder(folder / "model", np.random.default_rng(1), tokenizer=tokenizer)
     index = folder / "index"
     index.mkdir()
     words = random.Random(2)
     documents = (
         Document(id=str(row), title=f"Article {row}", text=" ".join(words.choices(WORDS, k=100)))
-        for row in range(passages)
+        for row in range(PASSAGES)
     )
     stored = store_passages(documents, index, lambda step, done, total: None)
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER)
-    vectors = np.random.default_rng(3).standard_normal((passages, 768 if shape == "e5" else 384), np.float32)
+    vectors = np.random.default_rng(3).standard_normal((PASSAGES, 768), np.float32)
     np.save(index / "vectors.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     manifest = IndexManifest(
         kind=IndexKind.DENSE,
         profile="flat",
-        rows=passages,
+        rows=PASSAGES,
         corpus_hash=stored.corpus_hash,
         dimensions=vectors.shape[1],
         encoder_hash=encoder_hash(index / ENCODER),
@@ -248,53 +215,45 @@ def cpu_seconds(pid: int) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def report(ours: Measured, baselines: list[Measured]) -> None:
-    heads = ("ready s", "RSS MB", "clients", "CPU ms/q", "q/s", "p50 ms", "p99 ms")
-    print(f"{'server':24}" + "".join(f"{head:>9}" for head in heads))
-    for each in [ours, *baselines]:
-        for load in each.loads.values():
-            print(
-                f"{each.name:24}{each.ready_seconds:9.1f}{each.rss_mb:9.0f}{load.clients:9}{load.cpu_ms:9.2f}"
-                f"{load.rate:9.1f}{load.p50_ms:9.1f}{load.p99_ms:9.1f}"
-            )
-    if ours.repeated is not None:
-        print(f"ours, groups of {GROUP}: {ours.repeated.rate:.1f} q/s, {ours.repeated.cpu_ms:.2f} CPU ms/q")
-    print()
-    for line in goals(ours, *baselines):
-        print(line)
+def report(ours: Measured, tuned: Measured, shipped: Measured) -> None:
+    rows = [["server", "ready s", "RSS MB", "clients", "CPU ms/q", "q/s", "p50 ms", "p99 ms"]]
+    for each in (ours, tuned, shipped):
+        loads = [*each.loads.values(), *([each.repeated] if each.repeated else [])]
+        for load in loads:
+            name = f"{each.name}, groups of {GROUP}" if load is each.repeated else each.name
+            clients, *figures = load
+            row = [f"{each.ready_seconds:.1f}", f"{each.rss_mb:.0f}", str(clients)]
+            rows.append([name, *row, *(f"{figure:.1f}" for figure in figures)])
+    print(
+        markdown(rows),
+        markdown([["goal", "measured", "wanted", "met"], *goals(ours, tuned, shipped)]),
+        sep="\n\n",
+    )
 
 
-def goals(ours: Measured, tuned: Measured, shipped: Measured) -> list[str]:
-    repeated = ours.repeated.rate / ours.loads[64].rate if ours.repeated else 0.0
-    checks: list[tuple[str, float, float, bool]] = [
+def goals(ours: Measured, tuned: Measured, shipped: Measured) -> Iterator[list[str]]:
+    cost, busy = ours.loads[64].cpu_ms, ours.loads[64].rate
+    for name, value, least in (
+        ("CPU per query, baseline (one thread) / ours, 64 clients", tuned.loads[64].cpu_ms / cost, 2.5),
+        ("CPU per query, baseline (as shipped) / ours, 64 clients", shipped.loads[64].cpu_ms / cost, 4.0),
         (
-            "CPU per query, baseline (one thread) / ours, 64 clients",
-            tuned.loads[64].cpu_ms / ours.loads[64].cpu_ms,
-            2.5,
-            True,
-        ),
-        (
-            "CPU per query, baseline (as shipped) / ours, 64 clients",
-            shipped.loads[64].cpu_ms / ours.loads[64].cpu_ms,
+            "repeated queries, cached rate / uncached rate",
+            ours.repeated.rate / busy if ours.repeated else 0.0,
             4.0,
-            True,
         ),
+    ):
+        yield [name, f"{value:.3g}", f">= {least:g}", "yes" if value >= least else "no"]
+    for name, value, most in (
         (
             "p50 of one client, ours / baseline (one thread)",
             ours.loads[1].p50_ms / tuned.loads[1].p50_ms,
             1.0,
-            False,
         ),
-        ("seconds to ready, ours / baseline", ours.ready_seconds / tuned.ready_seconds, 0.25, False),
-        ("RSS, ours / baseline", ours.rss_mb / tuned.rss_mb, 0.7, False),
-        ("repeated queries, cached rate / uncached rate", repeated, 4.0, True),
-        ("largest score difference for equal ids", differences(ours, tuned), 1e-5, False),
-    ]
-    return [
-        f"{'met ' if (value >= goal if at_least else value <= goal) else 'MISSED'}  {name}: {value:.3g} "
-        f"(goal {'>=' if at_least else '<='} {goal:g})"
-        for name, value, goal, at_least in checks
-    ]
+        ("seconds to ready, ours / baseline", ours.ready_seconds / tuned.ready_seconds, 0.25),
+        ("RSS, ours / baseline", ours.rss_mb / tuned.rss_mb, 0.7),
+        ("largest score difference for equal ids", differences(ours, tuned), 1e-5),
+    ):
+        yield [name, f"{value:.3g}", f"<= {most:g}", "yes" if value <= most else "no"]
 
 
 def differences(ours: Measured, theirs: Measured) -> float:

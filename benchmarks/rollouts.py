@@ -1,6 +1,6 @@
 """How long a step's rollouts take when every episode flows on its own, and when turns go in lockstep.
 
-    python -m benchmarks.rollouts [--json FILE]
+    python -m benchmarks.rollouts [--seed N]
 
 The episodes and their driver are the library's own, run on a clock that skips waiting. The engine and the retriever
 are a service-time model: `slots` sequences are decoded side by side, a token takes `token` seconds, turns are as long
@@ -16,26 +16,25 @@ Lockstep is TRL 1.16's tool loop on the same trace (`GRPOTrainer._tool_call_loop
 still running and wait for the slowest, then serve the searches of one sample after the other, then the next turn.
 """
 
-import argparse
 import asyncio
 import heapq
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.markdown import markdown
+from benchmarks.options import read_options
 from benchmarks.skipping_loop import run_skipping
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.inference import Generate, Message, Sample
-from scope_selfplay.inference.admission import TurnGate
-from scope_selfplay.keys import Key
-from scope_selfplay.schemas import Finish, Passage, RolloutStatus
-from scope_selfplay.tools import searching
+from scope_selfplay.base.sampling import Generate, Message, Sample
+from scope_selfplay.base.values import Finish, Key, Passage, RolloutStatus
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.net.admission import Admission
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import run_episode, solver_episode
+from scope_selfplay.search.tools import searching
 
 GOAL = 1.2
 """Makespan of our driver against work / capacity, where there is more work than one wave of slots. The last episodes
@@ -121,12 +120,10 @@ class Result(NamedTuple):
     load: str
     work_over_capacity: float
     longest_episode: float
-    ours: float
+    ours: "Flow"
+    by_arrival: "Flow"
     lockstep: float
     lockstep_without_searches: float
-    group: float
-    hits: float
-    arrival: "Flow"
 
     @property
     def has_queue(self) -> bool:
@@ -134,8 +131,8 @@ class Result(NamedTuple):
         return self.work_over_capacity > self.longest_episode
 
     @property
-    def ratio(self) -> float:
-        return self.ours / max(self.work_over_capacity, self.longest_episode)
+    def bound(self) -> float:
+        return max(self.work_over_capacity, self.longest_episode)
 
 
 def measure(load: Load, seed: int = 0) -> Result:
@@ -148,18 +145,9 @@ def measure(load: Load, seed: int = 0) -> Result:
         seconds + sum(turn.search or 0.0 for turn in episode)
         for seconds, episode in zip(busy, trace, strict=True)
     )
-    flow = ours(trace, load)
-    return Result(
-        load.name,
-        work / load.slots,
-        longest,
-        flow.seconds,
-        lockstep(trace, load, searches=True),
-        lockstep(trace, load, searches=False),
-        flow.group,
-        flow.hits,
-        ours(trace, load, later_first=False),
-    )
+    flows = [ours(trace, load, later_first=later_first) for later_first in (True, False)]
+    turns = [lockstep(trace, load, searches=searches) for searches in (True, False)]
+    return Result(load.name, work / load.slots, longest, *flows, *turns)
 
 
 class Flow(NamedTuple):
@@ -170,7 +158,7 @@ class Flow(NamedTuple):
     hits: float
 
 
-def ours(trace: Trace, load: Load, *, later_first: bool = True) -> Flow:
+def ours(trace: Trace, load: Load, *, later_first: bool) -> Flow:
     """The library's driver over every episode of the trace."""
     engine, index = _Engine(trace, load, later_first=later_first), _Index(trace)
     ends = [0.0] * len(trace)
@@ -227,14 +215,14 @@ class _Engine:
 
     def __init__(self, trace: Trace, load: Load, *, later_first: bool) -> None:
         self._trace, self._load, self._later_first = trace, load, later_first
-        self._slots = TurnGate(load.slots)
+        self._slots = Admission(load.slots)
         self.prefixes = _Prefixes(load.cache)
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         episode, number = int(key[0]), int(key[1])
         turn = self._trace[episode][number]
         before, new = self._load.before(self._trace[episode], number), self._load.new(number)
-        async with self._slots.turn(request.turn if self._later_first else 0):
+        async with self._slots.turn(number=request.turn if self._later_first else 0):
             missed = self.prefixes.read(episode, before, new)
             await asyncio.sleep(self._load.seconds(turn, missed + new))
             self.prefixes.keep(episode, before + new + turn.tokens)
@@ -316,27 +304,28 @@ class _Codec:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = read_options(__doc__, seed=0)
     results = [measure(load, options.seed) for load in LOADS]
-    heads = ("bound", "ours", "ratio", "lockstep", "times", "(barriers)", "group", "hits")
-    by_arrival = ("(ours", "group", "hits, by arrival)")
-    print(f"{'seconds of the model':46}", *(f"{head:>10}" for head in (*heads, *by_arrival)))
+    heads = [
+        "seconds",
+        "bound",
+        "ours over it",
+        "lockstep over ours",
+        "its barriers alone",
+        "ours",
+        "group",
+        "hits",
+    ]
+    rows = [[*heads, "by arrival", "group", "hits"]]
     for each in results:
-        bound = max(each.work_over_capacity, each.longest_episode)
-        print(
-            f"{each.load:46} {bound:10.0f} {each.ours:10.0f} {each.ratio:10.3f} {each.lockstep:10.0f} "
-            f"{each.lockstep / each.ours:10.2f} {each.lockstep_without_searches / each.ours:10.2f} "
-            f"{each.group:10.0f} {each.hits:10.2f} "
-            f"{each.arrival.seconds:10.0f} {each.arrival.group:10.0f} {each.arrival.hits:10.2f}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps([each._asdict() for each in results], indent=1) + "\n")
-    worst = max(each.ours / each.work_over_capacity for each in results if each.has_queue)
+        seconds = each.ours.seconds
+        times = [each.lockstep / seconds, each.lockstep_without_searches / seconds]
+        row = [f"{each.bound:.0f}", f"{seconds / each.bound:.3f}", *(f"{value:.2f}" for value in times)]
+        for flow in (each.ours, each.by_arrival):
+            row += [f"{flow.seconds:.0f}", f"{flow.group:.0f}", f"{flow.hits:.2f}"]
+        rows.append([each.load, *row])
+    print(markdown(rows))
+    worst = max(each.ours.seconds / each.work_over_capacity for each in results if each.has_queue)
     print(f"worst ratio to work / capacity where work queues: {worst:.3f}, goal {GOAL}")
     if worst > GOAL:
         raise SystemExit(1)

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from scope_selfplay.config import NoiseConfig, load_config
-from scope_selfplay.judge import grade_answer
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Role
-from scope_selfplay.stages.stage_runner import accepted_in
-from scope_selfplay.store import Stage, write_atomic
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate, Role
+from scope_selfplay.config.load import load_config
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import grade_answer
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.work import accepted_in
+from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.folder import Stage
 
 SAMPLES = 4
 
@@ -37,13 +38,12 @@ def sampled_scores(folder: Path, iteration: int) -> Mapping[str, float]:
 
 async def _scores(run: Run, iteration: int) -> dict[str, float]:
     context, policy = _honest_context(run), run.solver(iteration)
-    engine, policy_format = run.engine(policy, Role.SOLVER), run.policy_format(policy, Role.SOLVER)
+    solver = run.player(policy, Role.SOLVER)
 
     async def score(candidate: Candidate, sample: int) -> tuple[str, float]:
         assert candidate.task is not None and candidate.rubric is not None
         key = (run.config.seed, "sampled", iteration, candidate.task.id, sample)
-        episode = context.solver_episode(policy_format, key, candidate.task)
-        rollout = await context.sample_rollout(episode, engine, key)
+        rollout = await context.answer(solver, key, candidate.task)
         grade = await grade_answer(context.judge, candidate.task, candidate.rubric, rollout, key=key)
         return candidate.task.id, grade.score or 0.0
 
@@ -56,5 +56,5 @@ async def _scores(run: Run, iteration: int) -> dict[str, float]:
 
 
 def _honest_context(run: Run) -> RunContext:
-    judge = run.open_judge(run.config.judge.model_copy(update={"noise": NoiseConfig()}))
+    judge = run.open_judge(run.config.judge.model_copy(update={"noise": None}))
     return replace(run.context, judge=MeteredJudge(judge))

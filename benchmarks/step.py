@@ -1,33 +1,31 @@
 """Where the time of one paper-sized training step goes, simulated from rates of a GPU.
 
-    python -m benchmarks.step [--rates FILE] [--seed N] [--json FILE]
+    python -m benchmarks.step [--rates FILE] [--seed N]
 
 A Solver's step is 256 tasks of 8 rollouts, up to six turns each, on 4 GPUs that train and sample by turns; every answer
 is graded by four criteria by a judge on 2 or 4 more. A Challenger's step is 64 documents of 8 rollouts on 2 GPUs (their
 optimizer on the host) or 4; each task is answered by 8 rollouts of a Solver on 2, with gates, rubric and grades by a
 judge on 2. Rows are those of Qwen3, one per turn.
 
-Engines run in simulated time (`step_engine`), with the library's queue and room; passes of the update are cut by the
+Engines run in simulated time (`step_rates`), with the library's queue and room; passes of the update are cut by the
 library's own function; the reference reads the rollouts while the last of them are judged. With `ahead` (`overlap: 1`)
 the policy is served by GPUs of its own, and the next step is sampled and judged while this one is updated.
-`--rates` names the file that `make prove-gpu` writes; what it has not is assumed, and marked so.
+`--rates` names the file that `make prove-gpu` writes; what it has not is assumed, and marked so. Goals of a
+Solver's step: at most a tenth of it outside generation and update, padding of at most 1.1.
 """
 
-import argparse
-import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks.markdown import markdown
+from benchmarks.options import read_options
 from benchmarks.rollouts import Load
 from benchmarks.rollouts import Turn as DrawnTurn
-from benchmarks.step_engine import EngineSettings, Episode, Served, Turn, serve
-from benchmarks.step_rates import PARAMETERS, Rates, read_rates
-from scope_selfplay.config import RunConfig
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.model_size import KNOWN
+from benchmarks.step_rates import PARAMETERS, EngineSettings, Episode, Rates, Served, Turn, read_rates, serve
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.plan.size import KNOWN, Assumptions
 from scope_selfplay.training.passes import Passes, cut_passes, padding_factor
 
 GOAL_OUTSIDE, GOAL_PADDING = 0.10, 1.10
@@ -77,17 +75,11 @@ class Workload:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a step is run, by default as the config says: the engine's share of a GPU, and tokens of a pass.
-
-    `early`: the reference reads the rollouts while the last are judged.
-    """
+    """How a step is run; `ahead`: its engine has GPUs of its own and never sleeps."""
 
     name: str
-    cache_share: float = RunConfig().model.vllm_memory
-    sleeps: bool = True
-    budget: int = RunConfig().solver.micro_tokens
-    early: bool = True
     packed: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ class Layout:
 
 
 SETUPS = (Setup("padded"), Setup("packed", packed=True))
-AHEAD = Setup("packed, ahead", cache_share=0.9, sleeps=False, early=False, packed=True)
+AHEAD = Setup("packed, ahead", packed=True, ahead=True)
 SOLVER_LAYOUTS = (Layout(4, 2), Layout(4, 4), Layout(4, 2, policy=2))
 CHALLENGER_LAYOUTS = (Layout(2, 2, 2), Layout(4, 2, 2), Layout(4, 2, 2, policy=2))
 
@@ -130,13 +122,11 @@ class Step(NamedTuple):
     def total(self) -> float:
         return sum(self.seconds.values())
 
-    def share(self, part: str) -> float:
-        return self.seconds[part] / self.total
-
     @property
     def outside(self) -> float:
         """Share of the step that is neither generation nor update; the reference belongs to the update."""
-        return 1 - sum(self.share(part) for part in ("generation", "reference", "update"))
+        inside = sum(self.seconds[part] for part in ("generation", "reference", "update"))
+        return 1 - inside / self.total
 
 
 @dataclass(frozen=True)
@@ -179,7 +169,7 @@ def challenger_step(setup: Setup, layout: Layout, rates: Rates, work: Workload, 
 
 def _served(setup: Setup, layout: Layout, rates: Rates, work: Workload, seed: int) -> list[Served]:
     """The rollouts of every engine: one a GPU of the trainer, or one a GPU of the served policy."""
-    engine = _engine(setup.cache_share, rates)
+    engine = _engine(0.9 if setup.ahead else RunConfig().model.vllm_memory, rates)
     engines = layout.policy or layout.trainer
     each = work.rollouts // engines
     return [serve(work.episodes(each, 100 * seed + number), engine) for number in range(engines)]
@@ -227,24 +217,23 @@ def _step(
     reference = sum(max(size / rates.reference, rates.pass_floor / 3) for size in sizes)
     update = sum(max(size / rates.update, rates.pass_floor) for size in sizes)
     update += rates.optimizer * (10 if layout.trainer < 4 else 1)
-    before = _beside(sampled, reference + update) if layout.policy else _by_turns(sampled, setup, reference)
+    before = _beside(sampled, reference + update) if layout.policy else _by_turns(sampled, reference)
     seconds = {
         "generation": 0.0,
         "judge": 0.0,
         "reference": reference,
         **before,
         "update": update,
-        "transfer": rates.transfer + (rates.sleep if setup.sleeps else 0.0),
+        "transfer": rates.transfer + (0.0 if setup.ahead else rates.sleep),
         "other": rates.other,
     }
     return Step(role, layout.name, setup.name, seconds, padding, len(sizes), sampled.running)
 
 
-def _by_turns(sampled: Sampled, setup: Setup, reference: float) -> dict[str, float]:
+def _by_turns(sampled: Sampled, reference: float) -> dict[str, float]:
     """The trainer's GPUs sample first. What they do while others sample or judge takes no time of its own."""
-    begins = sampled.own if setup.early else sampled.judged
-    visible = max(0.0, begins + reference - max(begins, sampled.all))
-    ready = max(sampled.judged, begins + reference)
+    visible = max(0.0, sampled.own + reference - max(sampled.own, sampled.all))
+    ready = max(sampled.judged, sampled.own + reference)
     return {"generation": sampled.all, "judge": ready - visible - sampled.all, "reference": visible}
 
 
@@ -262,7 +251,7 @@ def pass_sizes(rows: Sequence[Sequence[tuple[int, int]]], setup: Setup) -> tuple
     `rows` are (prompt, completion) of every rank.
     """
     lengths = [[prompt + completion for prompt, completion in rank] for rank in rows]
-    cuts = cut_passes(lengths, setup.budget, packed=setup.packed)
+    cuts = cut_passes(lengths, RunConfig().solver.micro_tokens, packed=setup.packed)
     return _slowest(lengths, cuts, setup.packed), padding_factor(lengths, cuts, packed=setup.packed)
 
 
@@ -274,9 +263,8 @@ def _slowest(lengths: Sequence[Sequence[int]], cuts: Sequence[Passes], packed: b
     return found
 
 
-def all_steps(rates: Rates, seed: int, work: Workload | None = None) -> list[Step]:
-    solver = work or Workload()
-    challenger = replace(solver, groups=solver.groups // 4)
+def all_steps(rates: Rates, seed: int) -> list[Step]:
+    solver, challenger = Workload(), Workload(groups=64)
     return [
         step_of(setup, layout, rates, load, seed)
         for step_of, layouts, load in (
@@ -288,52 +276,24 @@ def all_steps(rates: Rates, seed: int, work: Workload | None = None) -> list[Ste
     ]
 
 
-def as_table(steps: Sequence[Step]) -> list[str]:
-    heads = ("step", "GPUs", "how", "seconds", *PARTS, "outside", "padding", "passes", "running")
-    rows = [
-        (
-            step.role,
-            step.layout,
-            step.setup,
-            f"{step.total:,.0f}",
-            *(f"{step.share(part):.0%}" for part in PARTS),
-            f"{step.outside:.0%}",
-            f"{step.padding:.2f}",
-            f"{step.passes:,}",
-            f"{step.running:.0f}",
-        )
-        for step in steps
-    ]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in (heads, *rows)
-    ]
+def as_table(steps: Sequence[Step]) -> str:
+    heads = ["step", "GPUs", "how", "seconds", *PARTS, "outside", "padding", "passes", "running", "goals"]
+    return markdown([heads, *map(_row, steps)])
+
+
+def _row(step: Step) -> list[str]:
+    shares = [f"{seconds / step.total:.0%}" for seconds in step.seconds.values()]
+    kept = step.outside <= GOAL_OUTSIDE and step.padding <= GOAL_PADDING
+    goals = ("kept" if kept else "missed") if step.role == "solver" else ""
+    figures = [f"{step.outside:.0%}", f"{step.padding:.2f}", f"{step.passes:,}", f"{step.running:.0f}"]
+    return [step.role, step.layout, step.setup, f"{step.total:,.0f}", *shares, *figures, goals]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rates", type=Path, default=None, help="JSON lines that `make prove-gpu` wrote")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
+    options = read_options(__doc__, rates=None, seed=0)
     rates = read_rates(options.rates)
     print("\n".join(["rates of one GPU, for 8.19 billion parameters", *rates.table(), ""]))
-    steps = all_steps(rates, options.seed)
-    print("\n".join(as_table(steps)))
-    if options.json:
-        rows = [{**step._asdict(), "outside": step.outside, "total": step.total} for step in steps]
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    for step in steps:
-        if step.role == "solver":
-            kept = step.outside <= GOAL_OUTSIDE and step.padding <= GOAL_PADDING
-            print(
-                f"{step.layout}, {step.setup}: {step.outside:.0%} outside generation and update (goal "
-                f"{GOAL_OUTSIDE:.0%}), padding {step.padding:.2f} (goal {GOAL_PADDING:.2f}): "
-                f"{'kept' if kept else 'missed'}"
-            )
+    print(as_table(all_steps(rates, options.seed)))
 
 
 if __name__ == "__main__":

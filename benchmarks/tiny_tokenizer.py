@@ -3,13 +3,11 @@
 Phrases as tokens keep an article at some 30 tokens while it stays readable; a fact is then one token to copy.
 """
 
-from pathlib import Path
-
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from scope_selfplay.embedded import language
-from scope_selfplay.embedded.language import ATTRIBUTES, RELATIONS, VERBS
+from scope_selfplay.corpus import world as language
+from scope_selfplay.corpus.world import ATTRIBUTES, RELATIONS, VERBS
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = tuple(
@@ -61,7 +59,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[2], pad_token=SPECIAL[0])
     fast.chat_template = TEMPLATE
     return fast
-
-
-def save_tokenizer(folder: Path) -> None:
-    build_tokenizer().save_pretrained(str(folder))

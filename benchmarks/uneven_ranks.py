@@ -27,7 +27,8 @@ from benchmarks.gpu.made_up import NoEngine, job_of
 from benchmarks.markdown import markdown
 from benchmarks.tiny_tokenizer import build_tokenizer
 from jobs.launch import TrainingNode, rank_environments, run_ranks
-from scope_selfplay.config import LoraConfig, SolverConfig
+from scope_selfplay.config.run import LoraConfig
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.testing.random_policy import small_qwen3
 from scope_selfplay.training.engines import StepResult
 from scope_selfplay.training.loop import TrainingLoop
@@ -39,17 +40,17 @@ from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 PLACEMENTS = {"plain": "float32", "plain bf16": "bfloat16", "FSDP": "float32", "FSDP bf16": "bfloat16"}
 KEPT: Any = {"steps": 1, "epochs": 2, "batch": 3, "sampling_cap": 3.0, "clip_norm": 1e9, "warmup_ratio": 0}
-KEPT |= {"max_prompt": 8, "max_response": 504, "mask_truncated": True}
+KEPT |= {"max_prompt": 8, "max_response": 504}
 _SHORT = [[([2 + place % 4], 0.0), ([3], 1.0)] for place in range(20)]
 SHAPES: dict[str, Sequence[Any]] = {
     "2 and 4 rows": [[[([5], 1.0), ([9], 0.0)]], [[([7], 0.0), ([4, 12, 3], 1.0)]]],
     "one empty": [[[([], None), ([], 0.0)]], [[([7], 0.0), ([11], 1.0)]]],
     "one masked": [[[([7], 0.3), ([11], 0.9)]], [[([5], None), ([20], None)]]],
     "one flat": [[[([5], 0.4), ([20], 0.4)]], [[([7], 1.0), ([11], 0.0), ([2], 0.1)]]],
-    "one of 504 tokens, 40 short": [[[([504], 1.0), ([2], 0.0, True)]], _SHORT],
-    "1, 5 and 0 rows": [[[([9], 1.0), ([6], 0.0, True)]], [[([5], 1.0), ([8, 3], 0.0)], _SHORT[0]], []],
+    "one of 504 tokens, 40 short": [[[([504], 1.0), ([2], 0.0)]], _SHORT],
+    "1, 5 and 0 rows": [[[([9], 1.0), ([6], 0.0)]], [[([5], 1.0), ([8, 3], 0.0)], _SHORT[0]], []],
 }
-"""By rank, group and rollout: the tokens of its rows, its reward, and whether it is left out as truncated."""
+"""By rank, group and rollout: the tokens of its rows, its reward."""
 
 
 class Case(NamedTuple):

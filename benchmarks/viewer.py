@@ -1,17 +1,15 @@
 """How fast `scope view` answers, and what it holds in memory, at the paper's size and at a million candidates.
 
-    python -m benchmarks.viewer [FOLDER] [--million FOLDER] [--rounds N] [--json FILE]
+    python -m benchmarks.viewer [--paper FOLDER] [--million FOLDER] [--rounds N]
 
-FOLDER is a run of `benchmarks.corpus_of_size` (made where it is absent: 5,120 tasks, 4 rollouts each); `--million`
+`--paper` is a run of `benchmarks.corpus_of_size` (made where it is absent: 5,120 tasks, 4 rollouts each); `--million`
 another one, of a million candidates without rollouts (made too, in about a minute). The real command is started as
 a process of its own and requested over loopback. Wall times suffer from whatever else the machine does, so each page
-also gets the server's own CPU time, which hardly does, and its ratio to reading FOLDER's JSON lines in this process,
+also gets the server's own CPU time, which hardly does, and its ratio to reading that run's JSON lines in this process,
 which suffers alike. Times are medians over the rounds, each with different questions, so that no answer is a
 repetition. The last lines say which goals are held; the exit code is 1 when one is missed.
 """
 
-import argparse
-import json
 import re
 import signal
 import statistics
@@ -25,9 +23,12 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.corpus_of_size import write_corpus, write_list
-from scope_selfplay.store import RunFolder, Stage, read_records
-from scope_selfplay.store.parquet import RecordKind
+from benchmarks.corpus_of_size import SYLLABLES, write_corpus, write_list
+from benchmarks.markdown import markdown
+from benchmarks.options import read_options
+from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 
 GOALS = {"list": 0.15, "filter": 0.15, "task": 0.25}
 """Median seconds of a page at the paper's size."""
@@ -44,16 +45,12 @@ class Timing(NamedTuple):
     cpu: float
     """Seconds: the median, and the mean of the server's CPU time."""
     bytes: int
-    questions: int
 
 
 class Report(NamedTuple):
     """Seconds, and MB resident."""
 
     start: float
-    start_cpu: float
-    memory_before: float
-    memory: float
     peak: float
     timings: list[Timing]
 
@@ -71,7 +68,6 @@ class Server:
         self._watched = psutil.Process(self._process.pid)
         self.get("/healthz")
         self.start = time.perf_counter() - began
-        self.start_cpu = self.cpu()
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.address + path) as answer:
@@ -80,10 +76,6 @@ class Server:
     def cpu(self) -> float:
         used = self._watched.cpu_times()
         return used.user + used.system
-
-    def memory(self) -> float:
-        """Resident now, MB."""
-        return self._watched.memory_info().rss / 1e6
 
     def peak(self) -> float:
         """Most that was ever resident, MB."""
@@ -104,19 +96,18 @@ def measure(server: Server, page: str, questions: Iterator[str], rounds: int) ->
         walls.append(time.perf_counter() - began)
         cpus.append(server.cpu() - cpu)
     # The clock of a process ticks in hundredths: the mean is more exact than the median there.
-    return Timing(page, statistics.median(walls), statistics.fmean(cpus), size, len(walls))
+    return Timing(page, statistics.median(walls), statistics.fmean(cpus), size)
 
 
 def questions_of(server: Server, total: int) -> dict[str, Callable[[], Iterator[str]]]:
     """By kind of page, questions without end or repetition."""
-    words = "ba ce di fo gu ha li mo nu pe ra si to vu wen lor tas mir".split()
 
     def lists() -> Iterator[str]:
         return (f"/tasks?page={1 + number * 7 % max(1, total // 50)}" for number in range(10**6))
 
     def filters() -> Iterator[str]:
         for number in range(10**6):
-            yield f"/tasks?text={words[number % 18]}{words[number // 18 % 18]}&page=2"
+            yield f"/tasks?text={SYLLABLES[number % 18]}{SYLLABLES[number // 18 % 18]}&page=2"
             yield f"/tasks?status=accepted&low=0.{number % 9}&sort=mean&desc={number % 2}"
             yield f"/tasks?type=planning&reason=gate_source&sort=length&page={1 + number}"
 
@@ -133,13 +124,12 @@ def questions_of(server: Server, total: int) -> dict[str, Callable[[], Iterator[
 def time_run(folder: Path, rounds: int, others: tuple[str, ...] = ()) -> Report:
     server = Server(folder)
     try:
-        before = server.memory()
         total = re.search(r'<h1>Tasks <span class="dim">([\d,]+)', server.get("/tasks"))
         assert total is not None
         kinds = questions_of(server, int(total[1].replace(",", "")))
         timings = [measure(server, page, make(), rounds) for page, make in kinds.items()]
         timings += [measure(server, path, iter([path] * 3), 3) for path in others]
-        return Report(server.start, server.start_cpu, before, server.memory(), server.peak(), timings)
+        return Report(server.start, server.peak(), timings)
     finally:
         server.stop()
 
@@ -169,7 +159,6 @@ def goals_of_million(report: Report) -> list[Goal]:
     return [
         Goal(f"{timing.page} of a million", timing.wall * 1e3, MILLION_GOAL * 1e3, "ms")
         for timing in report.timings
-        if timing.questions
     ]
 
 
@@ -189,16 +178,12 @@ def time_reading(folder: Path) -> float:
 
 
 def show(report: Report, reading: float) -> None:
-    print(f"start {report.start:.1f} s ({report.start_cpu:.1f} s CPU)")
-    print(
-        f"memory {report.memory_before:.0f} MB before, {report.memory:.0f} MB after, {report.peak:.0f} MB at most"
-    )
-    print(f"{'page':24}{'median ms':>10}{'of reading':>11}{'CPU ms':>8}{'kB':>7}{'questions':>11}")
-    for timing in report.timings:
-        print(
-            f"{timing.page:24}{timing.wall * 1e3:10.0f}{timing.wall / reading:11.4f}{timing.cpu * 1e3:8.0f}"
-            f"{timing.bytes / 1e3:7.0f}{timing.questions:11}"
-        )
+    print(f"start {report.start:.1f} s, memory {report.peak:.0f} MB at most\n")
+    rows = [["page", "median ms", "of reading", "CPU ms", "kB"]]
+    for page, wall, cpu, size in report.timings:
+        figures = [f"{wall * 1e3:.0f}", f"{wall / reading:.4f}", f"{cpu * 1e3:.0f}", f"{size / 1e3:.0f}"]
+        rows.append([page, *figures])
+    print(markdown(rows))
 
 
 def made(folder: Path, write: Callable[[Path], object]) -> Path:
@@ -211,13 +196,9 @@ def made(folder: Path, write: Callable[[Path], object]) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("bench-out/corpus-5120"))
-    parser.add_argument("--million", type=Path, default=Path("bench-out/corpus-million"))
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, default=None)
-    arguments = parser.parse_args()
-    folder = made(arguments.folder, lambda path: write_corpus(path, tasks=5120, rollouts=4))
+    places = {"paper": Path("bench-out/corpus-5120"), "million": Path("bench-out/corpus-million")}
+    arguments = read_options(__doc__, rounds=30, **places)
+    folder = made(arguments.paper, lambda path: write_corpus(path, tasks=5120, rollouts=4))
     million = made(arguments.million, lambda path: write_list(path, tasks=1_000_000))
     before = time_reading(folder)
     reports = [time_run(folder, arguments.rounds, OTHERS), time_run(million, max(3, arguments.rounds // 3))]
@@ -227,27 +208,11 @@ def main() -> int:
         print(f"\n{name}")
         show(report, reading)
     goals = [*goals_of(reports[0]), *goals_of_million(reports[1])]
-    print()
-    for goal in goals:
-        verdict = "held  " if goal.held else "missed"
-        print(f"{verdict} {goal.name:18}{goal.found:8.4g} of {goal.most:g} {goal.unit}")
-    if arguments.json is not None:
-        arguments.json.write_text(
-            json.dumps(_as_json((folder, million), reports, reading, goals), indent=1) + "\n"
-        )
+    rows = [
+        [g.name, f"{g.found:.4g} {g.unit}", f"{g.most:g} {g.unit}", "yes" if g.held else "no"] for g in goals
+    ]
+    print(markdown([["goal", "measured", "at most", "held"], *rows]))
     return 0 if all(goal.held for goal in goals) else 1
-
-
-def _as_json(folders: tuple[Path, Path], reports: list[Report], reading: float, goals: list[Goal]) -> object:
-    runs = {
-        str(folder): report._asdict() | {"timings": [each._asdict() for each in report.timings]}
-        for folder, report in zip(folders, reports, strict=True)
-    }
-    return {
-        "runs": runs,
-        "reading": reading,
-        "goals": [each._asdict() | {"held": each.held} for each in goals],
-    }
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ what a run then learns. Every sample is about a world of its own.
 Without --write the shipped policy is left alone: the new one is scored beside it on held-out tasks.
 """
 
-import argparse
 import os
 import random
 import shutil
@@ -36,20 +35,17 @@ from benchmarks.embedded_teacher import (
     solver_lesson,
     unreliable,
 )
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import (
-    ChallengerPrompts,
-    Episode,
-    PolicyFormat,
-    RolloutLimits,
-    challenger_episode,
-    solver_episode,
-)
-from scope_selfplay.inference import Message, Sample
+from benchmarks.options import read_options
+from scope_selfplay.base.sampling import Message, Sample
+from scope_selfplay.base.values import Finish, Passage, Rollout
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.prompts import Pack, PromptRole, load_pack
-from scope_selfplay.schemas import Finish, Passage, Rollout
-from scope_selfplay.tools import ToolResult, UseTool
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, challenger_episode, solver_episode
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.search.tools import ToolResult, UseTool
 from scope_selfplay.training.rows import rows_from
 
 POLICY = Path(__file__).parent.parent / "scope_selfplay" / "embedded" / "policy"
@@ -288,15 +284,16 @@ def score(policy: Path, root: Path) -> dict[str, Any]:
     """The held-out score of a policy as S_0: a fixed mix of depths in an unseen world."""
     import json
 
-    from scope_selfplay.cli import DEFAULT_CONFIG
-    from scope_selfplay.config import load_config
-    from scope_selfplay.progress import Progress
-    from scope_selfplay.run import open_run
-    from scope_selfplay.stages import compare, make_held_out
+    from scope_selfplay import DEFAULT_CONFIG
+    from scope_selfplay.base.terminal import Progress
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.run.run import open_run
+    from scope_selfplay.stages.compare import compare
+    from scope_selfplay.stages.tasks import make_tasks
 
     config = load_config(DEFAULT_CONFIG, [f"model.path={policy}", "compare.tasks=150"])
     run = open_run(config, root, Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     compare(run, 0)
     ratings = json.loads((root / config.name / "iteration-00" / "compare" / "ratings.json").read_text())
     found: dict[str, Any] = ratings["held_out"]["S_0"]
@@ -304,10 +301,7 @@ def score(policy: Path, root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="replace the shipped policy")
-    parser.add_argument("--out", type=Path, default=None, help="keep the rebuilt policy there")
-    options = parser.parse_args()
+    options = read_options(__doc__, write=False, out=None)
     folder = options.out or Path(tempfile.mkdtemp(prefix="warm-start-"))
     train(folder)
     for name, policy in (("rebuilt", folder / "policy"), ("shipped", POLICY)):

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from jobs.stage_job import CONFIG, PACKS, run_job
-from scope_selfplay.errors import OutsideError
-from scope_selfplay.terminal import quiet_libraries
+from scope_selfplay.base.errors import OutsideError
+from scope_selfplay.base.terminal import quiet_libraries
 
 _FETCHED = ("--encoder", "--vectors")
 """Options whose file or folder another Job brings."""
@@ -40,7 +40,7 @@ def main(
 ) -> None:
     """Build the retriever's index; OPTIONS are those of `scope index build`."""
     quiet_libraries()
-    from retrieval.build_command import build
+    from retrieval.commands import build
 
     if source is not None:
         named = [Path(value) for name, value in pairwise(options) if name in _FETCHED]
@@ -56,7 +56,7 @@ def _wait_for(inputs: Sequence[Path], patience: float) -> None:
     while missing := [str(path) for path in inputs if not path.exists()]:
         if time.monotonic() >= end:
             raise OutsideError(
-                f"{', '.join(missing)}: not there yet; the Jobs of prepare/models and prepare/files bring what "
+                f"{', '.join(missing)}: not there yet; the other Jobs of prepare bring what "
                 "cluster.prepare names, anything else is to be copied there; this goes on by itself"
             )
         time.sleep(min(10.0, max(0.1, end - time.monotonic())))
@@ -64,11 +64,10 @@ def _wait_for(inputs: Sequence[Path], patience: float) -> None:
 
 def _documents_of(config: Path, index: Path, packs: Path) -> Path:
     """The documents of a run as one file beside its index, the same as its stages search."""
-    from scope_selfplay.config import load_config
-    from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.folder import pack_path
-    from scope_selfplay.run_directory import run_documents
-    from scope_selfplay.store import write_records
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.run.begin import run_documents
+    from scope_selfplay.store.files import write_records
 
     file = index.with_name(f"{index.name}.documents.jsonl")
     if not file.exists():

@@ -7,17 +7,15 @@ from typing import Any
 
 import click
 
-from jobs.stage_job import StageArguments, do_stage, run_job, stage_options
-from scope_selfplay.store import Stage
+from jobs.stage_job import do_stage, run_job, stage_options
+from scope_selfplay.store.folder import Stage
 
 
 @click.command()
 @stage_options
 def main(**options: Any) -> None:
     """Stage D: S_N answers the held-out tasks and is compared with the checkpoints before it."""
-    from scope_selfplay.stages import compare
-
-    do_stage(StageArguments(**options), Stage.COMPARE, compare)
+    do_stage(Stage.COMPARE, **options)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@
 One that is there and whole is left alone; a download that was cut off goes on. Every other pod is offline.
 """
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from jobs.fetch_model import TOKEN
 from jobs.stage_job import run_job
-from scope_selfplay.downloads.corpus import fetch_file
-from scope_selfplay.downloads.download import PublishedFile, checked_sha256
+from scope_selfplay.corpus.published import fetch_file
+from scope_selfplay.store.fetch import PublishedFile, checked_sha256
 
 
 @click.command()
@@ -23,11 +24,8 @@ from scope_selfplay.downloads.download import PublishedFile, checked_sha256
 def main(file: Path, urls: tuple[str, ...], sha256: str, token_file: Path) -> None:
     """Bring one published file to the volume."""
     token = token_file.read_text().strip() if token_file.is_file() else None
-    fetch_file(PublishedFile(urls, checked_sha256(sha256)), file, say=_say, token=token)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+    say = partial(click.echo, err=True)
+    fetch_file(PublishedFile(urls, checked_sha256(sha256)), file, say=say, token=token)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from jobs.stage_job import run_job
-from scope_selfplay.errors import CheckpointError, ConfigError, OutsideError
-from scope_selfplay.store.receipts import is_whole, publish_model
+from scope_selfplay.base.errors import CheckpointError, ConfigError, OutsideError
+from scope_selfplay.store.folder import is_whole, publish_model
 
 TOKEN = Path("/etc/scope/hub/token")
 _WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
+from scope_selfplay.base.errors import ConfigError, ExitCode
 from scope_selfplay.config.cluster import OFFLOADED, Sharding
-from scope_selfplay.errors import ConfigError, ExitCode
 
 _Say = Callable[[str], None]
 _POLL_SECONDS = 0.1
@@ -80,7 +80,11 @@ def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
     nodes = _whole("SCOPE_NODES", environment.get("SCOPE_NODES", "1"))
     if nodes <= 1:
         return TrainingNode(processes)
-    index = _whole("JOB_COMPLETION_INDEX", environment.get("JOB_COMPLETION_INDEX", ""))
+    if "JOB_COMPLETION_INDEX" not in environment:
+        raise ConfigError(
+            "JOB_COMPLETION_INDEX is not set; several nodes need Indexed Jobs, which clusters have from Kubernetes 1.24"
+        )
+    index = _whole("JOB_COMPLETION_INDEX", environment["JOB_COMPLETION_INDEX"])
     rendezvous = environment.get("SCOPE_RENDEZVOUS", "")
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdigit():

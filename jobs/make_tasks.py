@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from jobs.stage_job import StageArguments, do_stage, run_job, stage_options
-from scope_selfplay.store import Stage
+from jobs.stage_job import do_stage, run_job, stage_options
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.store.folder import Stage
 
 
 @click.command()
@@ -22,22 +23,17 @@ from scope_selfplay.store import Stage
 @click.option("--collect", is_flag=True, help="Collect what the workers made, and publish it.")
 def main(shard: str | None, collect: bool, **options: Any) -> None:
     """Stage B: C_N writes tasks over fresh documents until enough are kept; iteration 0: the held-out tasks."""
-    from scope_selfplay.errors import ConfigError
-    from scope_selfplay.stages import make_held_out, make_tasks
-    from scope_selfplay.stages.shards import collect_tasks, make_share, parse_shard
+    from scope_selfplay.stages.tasks import collect_tasks, make_share, parse_shard
 
-    arguments = StageArguments(**options)
     if shard is not None and collect:
         raise ConfigError("--shard and --collect: one job makes a shard, another collects; give one of them")
     if shard is not None:
         worker = parse_shard(shard)
-        do_stage(arguments, Stage.TASKS, partial(make_share, shard=worker), worker=f"-{worker}")
+        do_stage(Stage.TASKS, partial(make_share, shard=worker), worker=f"-{worker}", **options)
     elif collect:
-        do_stage(arguments, Stage.TASKS, collect_tasks, serves=False)
-    elif arguments.iteration == 0:
-        do_stage(arguments, Stage.TASKS, lambda run, _: make_held_out(run))
+        do_stage(Stage.TASKS, collect_tasks, serves=False, **options)
     else:
-        do_stage(arguments, Stage.TASKS, make_tasks)
+        do_stage(Stage.TASKS, **options)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from jobs.stage_job import run_job
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.store.volume_probe import check_volume
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.cluster.probe import check_volume
 
 MESSAGE = Path("/dev/termination-log")
 """Where Kubernetes reads a container's last words."""

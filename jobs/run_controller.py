@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.stage_job import run_job, run_options
-from scope_selfplay.errors import ExitCode, RunMismatchError, UserError
-from scope_selfplay.progress import Progress
-from scope_selfplay.store import RunFolder
-from scope_selfplay.terminal import quiet_libraries
+from scope_selfplay.base.errors import ExitCode, RunMismatchError, UserError
+from scope_selfplay.base.terminal import Progress, quiet_libraries
+from scope_selfplay.store.folder import RunFolder
 
 if TYPE_CHECKING:
-    from scope_selfplay.controller.loop import Inputs
+    from scope_selfplay.driver.loop import Inputs
 
 
 @click.command()
@@ -41,9 +40,9 @@ def main(
 ) -> None:
     """Bring a run to its end on this cluster."""
     quiet_libraries()
-    from scope_selfplay.controller.loop import control
-    from scope_selfplay.store.volume_probe import check_volume
-    from scope_selfplay.terminal import shown_progress
+    from scope_selfplay.base.terminal import shown_progress
+    from scope_selfplay.cluster.probe import check_volume
+    from scope_selfplay.driver.loop import control
 
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
     with shown_progress() as progress:
@@ -75,10 +74,10 @@ def read_inputs(
     controller that starts after an edit can still wind the run down. `name` is what the run is called by its Job:
     the settings may not be readable, or name another run. Raises UserError where no run has begun.
     """
-    from scope_selfplay.config import load_config
-    from scope_selfplay.controller.loop import Inputs
-    from scope_selfplay.prompts import load_pack
-    from scope_selfplay.run import open_run
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.driver.loop import Inputs
+    from scope_selfplay.prompts.folder import load_pack
+    from scope_selfplay.run.run import open_run
 
     # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
     is_mounted = prompts.is_dir()

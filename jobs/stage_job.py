@@ -12,19 +12,19 @@ python -m jobs.<stage> --config FILE --root FOLDER --iteration N [--attempt A] [
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from scope_selfplay.store import Stage
-from scope_selfplay.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.store.folder import Stage
 
 if TYPE_CHECKING:
     from jobs.launch import TrainingNode
-    from scope_selfplay.config import RunConfig
+    from scope_selfplay.config.run import RunConfig
 
 # Where the manifests mount things; every option can name another place.
 CONFIG = Path("/etc/scope/run/run.yaml")
@@ -40,18 +40,6 @@ processes_option = click.option(
     show_envvar=True,
     help="Processes on this node, one for each GPU.",
 )
-
-
-@dataclass(frozen=True)
-class StageArguments:
-    """The command line of a stage job."""
-
-    config: Path
-    root: Path
-    prompts: Path
-    iteration: int
-    attempt: int
-    overrides: tuple[str, ...]
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,26 +68,32 @@ def run_job(command: click.Command, name: str) -> None:
     run_command(command, f"python -m jobs.{name}")
 
 
-def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> None:
-    """Several GPUs need several processes: starts this job once for each, and ends as they ended.
+def training_job(stage: Stage, help_text: str) -> click.Command:
+    """The command of a Job that trains.
 
-    Returns where this process is to train itself. SCOPE_PROCESSES (or --processes) is the number on this node; several
-    nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and JOB_COMPLETION_INDEX. A process that has RANK is
-    one of those that were started.
+    Several GPUs need several processes: it starts itself once for each, and ends as they ended. SCOPE_PROCESSES (or
+    --processes) is the number on this node; several nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and
+    JOB_COMPLETION_INDEX. A process that has RANK is one of those that were started.
     """
-    from jobs.launch import node_of, sharding_environment
 
-    if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
-        return
-    from scope_selfplay.config import load_config
-    from scope_selfplay.config.training import check_engine, check_shares
+    @click.command(help=help_text)
+    @stage_options
+    @processes_option
+    def main(processes: int, **options: Any) -> None:
+        from jobs.launch import node_of, sharding_environment
 
-    config = load_config(arguments.config, arguments.overrides)
-    is_challenger, cluster = stage is Stage.CHALLENGER, config.cluster
-    check_shares(config.challenger if is_challenger else config.solver, node.world)
-    grace = (cluster.train_challenger if is_challenger else cluster.train_solver).grace
-    check_engine(config.model.engine, node.world if sharding_environment(node) else 1)
-    run_as_ranks(f"jobs.train_{stage.value}", node, grace)
+        if "RANK" not in os.environ and (node := node_of(os.environ, processes)).world > 1:
+            from scope_selfplay.config.cluster import GRACE
+            from scope_selfplay.config.load import load_config
+            from scope_selfplay.config.training import check_engine, check_shares
+
+            config = load_config(options["config"], options["overrides"])
+            check_shares(getattr(config, stage.value), node.world)
+            check_engine(config.model.engine, node.world if sharding_environment(node) else 1)
+            run_as_ranks(f"jobs.train_{stage.value}", node, GRACE)
+        do_stage(stage, **options)
+
+    return main
 
 
 def run_as_ranks(name: str, node: "TrainingNode", grace: float) -> NoReturn:
@@ -116,37 +110,42 @@ def run_as_ranks(name: str, node: "TrainingNode", grace: float) -> NoReturn:
 
 
 def do_stage(
-    arguments: StageArguments,
     stage: Stage,
-    work: Callable[[Any, int], Any],
+    work: Callable[[Any, int], Any] | None = None,
     *,
+    config: Path,
+    root: Path,
+    prompts: Path,
+    iteration: int,
+    attempt: int,
+    overrides: tuple[str, ...],
     serves: bool = True,
     worker: str = "",
 ) -> None:
-    """Open the run, check that it is this stage's turn, and work.
+    """Open the run, check that it is this stage's turn, and do its work, or another in its place.
 
     `serves`: the work asks judge and retriever. `worker` tells those apart that work on one stage together.
     """
     quiet_libraries()
-    from scope_selfplay.config import load_config
-    from scope_selfplay.run import open_run
-    from scope_selfplay.stages.stage_runner import check_turn
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.driver.local import WORK
+    from scope_selfplay.run.run import open_run
+    from scope_selfplay.stages.work import check_turn
     from scope_selfplay.training.ranks import ranks
 
-    config = load_config(arguments.config, arguments.overrides)
+    settings = load_config(config, overrides)
     with shown_progress() as progress:
-        packs, attempt = arguments.prompts, arguments.attempt
-        run = open_run(config, arguments.root, progress, packs=packs, attempt=attempt, record=False)
+        run = open_run(settings, root, progress, packs=prompts, attempt=attempt, record=False)
         rank = "" if ranks().leads else f"-rank{ranks().number}"
-        run = replace(run, config=_with_own_cache(config, f"{stage.value}{worker}{rank}"))
-        check_turn(run, arguments.iteration, stage)
-        folder = run.folder.stage(arguments.iteration, stage)
+        run = replace(run, config=_with_own_cache(settings, f"{stage.value}{worker}{rank}"))
+        check_turn(run, iteration, stage)
+        folder = run.folder.stage(iteration, stage)
         if folder.manifest is not None:
             progress.say(f"{folder.path}: is done already")
         elif serves:
             # Opening the run context is the handshake with the judge and the retriever.
             progress.say(f"judge {run.context.judge.identity}, retriever {run.context.searcher.identity}")
-        work(run, arguments.iteration)
+        (work or WORK[stage])(run, iteration)
 
 
 def _with_own_cache(config: "RunConfig", owner: str) -> "RunConfig":

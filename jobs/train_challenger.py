@@ -4,25 +4,12 @@ python -m jobs.train_challenger --config FILE --root FOLDER --iteration N [--att
     [--processes P] [--set KEY=VALUE ...]
 """
 
-from typing import Any
+from jobs.stage_job import run_job, training_job
+from scope_selfplay.store.folder import Stage
 
-import click
-
-from jobs.stage_job import StageArguments, do_stage, launch_ranks, processes_option, run_job, stage_options
-from scope_selfplay.store import Stage
-
-
-@click.command()
-@stage_options
-@processes_option
-def main(processes: int, **options: Any) -> None:
-    """Stage A: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
-    arguments = StageArguments(**options)
-    launch_ranks(arguments, Stage.CHALLENGER, processes)
-    from scope_selfplay.stages import train_challenger
-
-    do_stage(arguments, Stage.CHALLENGER, train_challenger)
-
+main = training_job(
+    Stage.CHALLENGER, "Stage A: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."
+)
 
 if __name__ == "__main__":
     run_job(main, "train_challenger")

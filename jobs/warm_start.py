@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from jobs.stage_job import processes_option, run_as_ranks, run_job, run_options
-from scope_selfplay.errors import UserError
-from scope_selfplay.terminal import quiet_libraries, shown_progress
+from scope_selfplay.base.errors import UserError
+from scope_selfplay.base.terminal import quiet_libraries, shown_progress
 
 _PATH = click.Path(path_type=Path)
 
@@ -71,39 +71,27 @@ def main(
     how = WarmStart(**training)
     if "RANK" not in os.environ and (node := node_of(os.environ, processes)).world > 1:
         run_as_ranks("jobs.warm_start", node, grace)
-    if trajectories:
-        _learn_from_files(trajectories, start, out, how, family=family, max_length=max_length)
-    else:
-        _learn_from_run(config, root, prompts, overrides, out, min_score, how)
-
-
-def _learn_from_files(
-    files: tuple[Path, ...], start: Path | None, out: Path, how: Any, *, family: str, max_length: int
-) -> None:
-    from scope_selfplay.dialects import dialect
-    from scope_selfplay.stages.warm_start import learn_from_trajectories
-
-    if start is None:
+    if trajectories and start is None:
         raise UserError("--trajectories needs --start, the folder of the model that learns from them")
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.dialects.families import dialect
+    from scope_selfplay.run.run import open_run
+    from scope_selfplay.stages.warm_start import learn_from_trajectories, warm_start
+
     with shown_progress() as progress:
-        losses = learn_from_trajectories(
-            files, start, out, family=dialect(family), max_length=max_length, settings=how, say=progress.say
-        )
-        if losses:
-            progress.say(f"{out}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
-
-
-def _learn_from_run(
-    config: Path, root: Path, prompts: Path, overrides: tuple[str, ...], out: Path, min_score: float, how: Any
-) -> None:
-    from scope_selfplay.config import load_config
-    from scope_selfplay.run import open_run
-    from scope_selfplay.stages.warm_start import warm_start
-
-    settings = load_config(config, overrides)
-    with shown_progress() as progress:
-        run = open_run(settings, root, progress, packs=prompts)
-        losses = warm_start(run, out, min_score=min_score, settings=how)
+        if start is not None and trajectories:
+            losses = learn_from_trajectories(
+                trajectories,
+                start,
+                out,
+                family=dialect(family),
+                max_length=max_length,
+                settings=how,
+                say=progress.say,
+            )
+        else:
+            run = open_run(load_config(config, overrides), root, progress, packs=prompts)
+            losses = warm_start(run, out, min_score=min_score, settings=how)
         if losses:
             progress.say(f"{out}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
 

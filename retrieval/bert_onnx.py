@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.errors import CheckpointError
+from scope_selfplay.base.errors import CheckpointError
 
 GRAPH = "model.onnx"
 MICROSOFT = "com.microsoft"

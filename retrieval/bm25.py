@@ -18,10 +18,10 @@ import numpy as np
 from bm25s.tokenization import Tokenized
 from numpy.typing import NDArray
 
-from retrieval.hits import Hit, Scores, best_rows
-from retrieval.index_folder import ARRAY_FAULTS, map_array
+from retrieval.folder import ARRAY_FAULTS, map_array
 from retrieval.passages import Passages
-from scope_selfplay.errors import CorpusError, RecordError
+from retrieval.wire import Hit, Scores, best_rows
+from scope_selfplay.base.errors import CorpusError, RecordError
 
 K1, B = 1.5, 0.75
 TITLE_FILES = ("title_keys.npy", "title_starts.npy", "title_rows.npy")

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from retrieval import index_folder
-from retrieval.index_folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, write_json
+from retrieval import folder as index_folder
+from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest
 from retrieval.passages import Passages, write_passages
-from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
-from scope_selfplay.folder_lock import folder_lock
-from scope_selfplay.schemas import Document, Value
+from scope_selfplay.base.errors import ConfigError, CorpusError, RecordError, RunMismatchError
+from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.base.values import Document, Value
+from scope_selfplay.store.files import read_value, write_atomic
+from scope_selfplay.store.folder import checksum
 
 RECIPE = "build.json"
 STORED = "stored.json"
@@ -96,8 +98,8 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            ours = {RECIPE, RECIPE + ".part", LOCK}
-            if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
+            others = [path for path in folder.iterdir() if path.name != LOCK and path.suffix != ".part"]
+            if not (folder / RECIPE).exists() and others:
                 raise RunMismatchError(
                     f"{folder} is not empty and not a build of an index: choose another folder"
                 )
@@ -106,7 +108,7 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
                 stack.enter_context(lock_folder(folder))
             if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
                 # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
-                write_json(folder / RECIPE, recipe)
+                write_atomic(folder / RECIPE, recipe.model_dump_json(indent=1) + "\n")
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -128,13 +130,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def read_recipe(folder: Path) -> Recipe:
     """What was built in `folder`. Raises RecordError when that is not recorded."""
-    path = folder / RECIPE
-    try:
-        return Recipe.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise RecordError(f"{folder}: no {RECIPE}: no index was built there") from None
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from None
+    recipe = read_value(folder / RECIPE, Recipe, "build in another folder")
+    if recipe is None:
+        raise RecordError(f"{folder}: no {RECIPE}: no index was built there")
+    return recipe
 
 
 def difference(before: Recipe, now: Recipe) -> str:
@@ -158,11 +157,9 @@ def store_passages(documents: Iterable[Document], folder: Path, progress: Progre
         size, corpus_hash = write_passages(documents, folder, on_row)
         if not size:
             raise CorpusError("the corpus holds no document")
-        write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash))
-    try:
-        stored = StoredCorpus.model_validate_json(done.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{done}: cannot be read: {error}") from None
+        write_atomic(done, StoredCorpus(rows=size, corpus_hash=corpus_hash).model_dump_json(indent=1) + "\n")
+    stored = read_value(done, StoredCorpus, "build in another folder")
+    assert stored is not None
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
 
@@ -196,9 +193,7 @@ def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> Index
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     # Not what only the build needs: the recipe, shards of vectors, leftovers of a crash.
     files = {
-        name: index_folder.FileChecksum(
-            size=(folder / name).stat().st_size, sha256=index_folder.file_sha256(folder / name)
-        )
+        name: index_folder.FileChecksum(size=(folder / name).stat().st_size, sha256=checksum(folder / name))
         for name in sorted(names)
         if name not in (RECIPE, STORED, LOCK)
         and not name.startswith(index_folder.SHARDS + "/")
@@ -213,5 +208,5 @@ def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> Index
     added = {"files": files, "corpus_hash": files[PASSAGES].sha256}
     finished = manifest.model_copy(update={**added, "seconds": seconds, "versions": versions})
     finished = finished.model_copy(update={"index_hash": index_folder.index_hash(finished)})
-    write_json(folder / MANIFEST, finished)
+    write_atomic(folder / MANIFEST, finished.model_dump_json(indent=1) + "\n")
     return finished

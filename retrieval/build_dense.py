@@ -2,7 +2,8 @@
 
 Encoding is nearly all of the time, so every finished shard is kept and a restart goes on with the next one. Only one
 block of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it is built, that of
-`compact` needs an eighth of it.
+`compact` needs an eighth of it. Passages are encoded by the servers' own encoder, by torch on a GPU, or somebody else
+published their vectors.
 """
 
 import shutil
@@ -16,26 +17,27 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval import dense, index_folder
+from retrieval import dense
+from retrieval import folder as index_folder
+from retrieval.bert_onnx import Pooling, read_pooling
 from retrieval.build import Progress, Recipe, finish_build, open_build, silent, store_passages
+from retrieval.dense import TOPK, SearchEffort, exact, measure, tune
 from retrieval.encoder import (
     FAMILIES,
     Backend,
     Encoder,
+    Family,
     Vectors,
     encoder_hash,
+    model_folder,
     open_encoder,
     prepare_encoder,
 )
-from retrieval.gpu_passages import GpuPassages
-from retrieval.index_folder import IndexManifest, RecallReport, map_array
+from retrieval.folder import IndexManifest, RecallReport, map_array
 from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
-from retrieval.published_vectors import PublishedVectors
-from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
-from scope_selfplay.errors import CorpusError, RunMismatchError
-from scope_selfplay.keys import numpy_rng_from
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.errors import CheckpointError, ConfigError, CorpusError, RunMismatchError
+from scope_selfplay.base.values import Document, numpy_rng_from
 
 TRAINED = "trained.faiss"
 BATCH = 64
@@ -49,6 +51,13 @@ BLOCK_ROWS = 65_536
 """
 GATE_QUERIES = 512
 QUERY_WORDS = 12
+FORWARD_ROWS = 512
+"""Passages of one forward pass on a GPU: sorted by length, so that little of it is padding."""
+COMPARED = 32
+LEAST_COSINE = 0.98
+"""Half precision and another library keep more than .999; another prefix of the same encoder loses a few hundredths."""
+MOST_UNLIKE = 2
+"""Rows that may differ: a text that was cut at another length."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ class VectorShards:
 
 def _vectors(
     passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress
-) -> VectorShards | PublishedVectors:
+) -> "VectorShards | PublishedVectors":
     """Published ones, or encoded here. Raises CorpusError for vectors of something else."""
     if plan.vectors is None:
         return _encode(passages, encoder, plan, progress)
@@ -197,7 +206,7 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
 def _index(
     passages: Passages,
     encoder: Encoder,
-    shards: VectorShards | PublishedVectors,
+    shards: "VectorShards | PublishedVectors",
     plan: DenseBuild,
     progress: Progress,
 ) -> tuple[SearchEffort, RecallReport]:
@@ -215,7 +224,13 @@ def _index(
     queries = in_batches(encoder.queries, texts)
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
     if isinstance(index, dense.IvfIndex | dense.RefinedIvf):
-        return tune(index, queries, expected, target)
+        effort, report = tune(index, queries, expected, target)
+        if report.recall < target:
+            raise CorpusError(
+                f"recall gate: at best {report.recall:.3f} of what an exhaustive search finds, {target} is needed; "
+                "the index is not usable. Build it again; with another profile if this repeats"
+            )
+        return effort, report
     reached = measure(index.nearest, queries, expected)
     # Two rows that score the same to the last bit may change places between two ways of summing.
     if reached < target - 0.005:
@@ -227,7 +242,7 @@ def _index(
 
 
 def _build_ivf(
-    shape: tuple[int, int], shards: VectorShards | PublishedVectors, plan: DenseBuild, progress: Progress
+    shape: tuple[int, int], shards: "VectorShards | PublishedVectors", plan: DenseBuild, progress: Progress
 ) -> dense.IvfIndex | dense.RefinedIvf:
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
@@ -282,3 +297,101 @@ def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
 
 def in_batches(encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
     return np.concatenate([encode(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)])
+
+
+class GpuPassages:
+    """The passage side of an encoder on a device of torch; `cpu` is for tests."""
+
+    def __init__(self, source: str, family: Family, device: str = "cuda") -> None:
+        """Raises ConfigError without torch or a GPU, CheckpointError for a model that cannot be loaded."""
+        try:
+            import torch
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError:
+            raise ConfigError("--device cuda needs torch: pip install 'scope-selfplay[train]'") from None
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch sees no GPU here; leave it out to encode on the CPU")
+        folder = model_folder(source)
+        self._torch, self._device, self._family = torch, device, family
+        self._is_cls = read_pooling(folder) is Pooling.CLS
+        number = torch.float16 if device == "cuda" else torch.float32
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model: Any = AutoModel.from_pretrained(
+                folder, trust_remote_code=False, use_safetensors=True, dtype=number
+            )
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(f"{folder}: the encoder cannot be loaded: {reason}") from None
+        self._model = model.to(device).eval()
+
+    def passages(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors (texts, dimensions)."""
+        whole = [self._family.passage_prefix + text for text in texts]
+        order = sorted(range(len(whole)), key=lambda place: len(whole[place]), reverse=True)
+        vectors = np.empty((len(whole), int(self._model.config.hidden_size)), dtype=np.float32)
+        for first in range(0, len(order), FORWARD_ROWS):
+            places = order[first : first + FORWARD_ROWS]
+            vectors[places] = self._encode([whole[place] for place in places])
+        return vectors
+
+    def _encode(self, texts: list[str]) -> Vectors:
+        torch = self._torch
+        tokens = self._tokenizer(
+            texts, padding=True, truncation=True, max_length=self._family.max_tokens, return_tensors="pt"
+        ).to(self._device)
+        with torch.inference_mode():
+            states = self._model(**tokens).last_hidden_state.float()
+            mask = tokens["attention_mask"].unsqueeze(-1).float()
+            pooled = states[:, 0] if self._is_cls else (states * mask).sum(1) / mask.sum(1)
+            return np.asarray(torch.nn.functional.normalize(pooled, dim=-1).cpu(), dtype=np.float32)
+
+
+class PublishedVectors:
+    """As `VectorShards`: blocks of consecutive rows, and samples; the file is mapped, never held."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises CorpusError for a file that is not a flat FAISS index."""
+        try:
+            # Kept: what downcasting gives does not own the vectors.
+            self._whole: Any = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[-200:]
+            raise CorpusError(f"{file}: not an index of FAISS, or cut off: {reason}") from None
+        index = faiss.downcast_index(self._whole)
+        if not isinstance(index, faiss.IndexFlat):
+            raise CorpusError(
+                f"{file}: a {type(index).__name__}, which has no exact vectors; expected a flat index (IndexFlatIP)"
+            )
+        self._index: Any = index
+        self.file = file
+        self.shape = (int(index.ntotal), int(index.d))
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        rows = self.shape[0]
+        for first in range(0, rows, BLOCK_ROWS):
+            yield self._index.reconstruct_n(first, min(BLOCK_ROWS, rows - first))
+
+    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
+        """`count` different rows in row order (count, d)."""
+        rows = np.sort(draw.choice(self.shape[0], size=min(count, self.shape[0]), replace=False))
+        return np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
+
+    def check(self, passages: Passages, encoder: Encoder) -> None:
+        """Raises CorpusError where these are not the encoder's vectors of the passages, row for row."""
+        expected = (passages.size, encoder.dimensions)
+        if self.shape != expected:
+            raise CorpusError(
+                f"{self.file}: {self.shape[0]:,} vectors of {self.shape[1]} dimensions, expected {expected[0]:,} of "
+                f"{expected[1]}: another corpus or encoder"
+            )
+        rows = np.unique(np.linspace(0, passages.size - 1, COMPARED).astype(np.int64))
+        found = np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
+        cosines = (found * encoder.passages([passages.contents(int(row)) for row in rows])).sum(axis=1)
+        unlike = np.flatnonzero(~(cosines >= LEAST_COSINE))
+        if len(unlike) > min(MOST_UNLIKE, len(rows) // 4):
+            row = int(rows[unlike[0]])
+            raise CorpusError(
+                f"{self.file}: {len(unlike)} of {len(rows)} rows are not what the encoder makes of the passages (row "
+                f"{row}: cosine {cosines[unlike[0]]:.3f}): another corpus, order or encoder; encode instead"
+            )

@@ -7,23 +7,28 @@ Entering makes the handshake: the server's /info must name the expected index, a
 from it.
 """
 
+import asyncio
 import contextlib
 import json
 import math
+import threading
 import urllib.parse
-from collections.abc import Callable, Collection
-from types import TracebackType
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any, Self
 
 import aiohttp
 
-from retrieval.passages import split_contents
-from retrieval.wire import LONGEST_QUERY
-from scope_selfplay.errors import RunMismatchError, SearchError
-from scope_selfplay.schemas import Document, Passage
-from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, ServerUnavailable
-from scope_selfplay.wire.strict_json import parse_object
+from retrieval.corpus import DocumentLookup
+from retrieval.folder import IndexKind, IndexManifest, Verify, read_manifest
+from retrieval.passages import Passages, split_contents
+from retrieval.wire import LONGEST_QUERY, Index
+from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError
+from scope_selfplay.base.values import Document, Passage
+from scope_selfplay.net.client import Client, Refused, RetryPolicy, ServerUnavailable
+from scope_selfplay.net.guard import LOOPBACK
+from scope_selfplay.net.json import parse_object
 
 
 class RetrieverDownError(SearchError):
@@ -39,8 +44,76 @@ class RefusedError(SearchError):
         self.reason = reason
 
 
-class HttpSearcher:
-    """Searches one server. `identity` is the index and corpus of the handshake."""
+class RemoteSearcher(ABC):
+    """An index that a server holds. Entering makes the handshake; `identity` and `info` are what it says of itself.
+
+    Raises SearchError (RetrieverDownError where nothing answered, RefusedError), RunMismatchError for another index.
+    """
+
+    def __init__(self, client: Client, expected_identity: str | None, *, what: str) -> None:
+        self._client, self._expected, self._what = client, expected_identity, what
+        self.identity = ""
+        self.info: dict[str, Any] = {}
+        """What `index.json` of a run keeps of it."""
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        try:
+            info = await self._served()
+            identity = info.get("identity")
+            if not isinstance(identity, str) or not identity:
+                raise RunMismatchError(
+                    f"{self._what}: /info names no index: not a retriever of this project?"
+                )
+            if self._expected is not None and identity != self._expected:
+                raise RunMismatchError(
+                    f"{self._what} serves {identity}, this run was made with {self._expected}: "
+                    "serve that index, or start a new run"
+                )
+        except BaseException:
+            await self._client.__aexit__(None, None, None)
+            raise
+        self.identity, self.info = identity, info
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.__aexit__(*error)
+
+    @abstractmethod
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        """At most `topk` passages, best first."""
+
+    @abstractmethod
+    async def document(self, passage_id: str) -> Document | None:
+        """The whole document that a passage is of; None where there is no such passage."""
+
+    @abstractmethod
+    async def _served(self) -> dict[str, Any]:
+        """What the server says of its index; its name is `identity`."""
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            return await self._client.ask(method, path, data, check=self._check_index)
+        except Refused as refused:
+            reason = ""
+            # Our servers give one; another server's body has another shape.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                reason = str(parse_object(refused.body)["error"]["message"])
+            raise RefusedError(str(refused), refused.status, reason) from None
+        except ServerUnavailable as fault:
+            raise RetrieverDownError(str(fault)) from None
+
+    def _check_index(self, response: aiohttp.ClientResponse) -> None:
+        served = response.headers.get("X-Scope-Index")
+        if self.identity and served is not None and served != self.identity:
+            raise RunMismatchError(
+                f"{self._what} now serves {served}, the handshake was with {self.identity}"
+            )
+
+
+class HttpSearcher(RemoteSearcher):
+    """Searches one server of ours."""
 
     def __init__(
         self,
@@ -52,8 +125,8 @@ class HttpSearcher:
         retry_policy: RetryPolicy | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`say` as in JsonClient. Raises ConfigError for a URL that is not http(s) to an allowed host."""
-        self._client = JsonClient(
+        """`say` as in Client. Raises ConfigError for a URL that is not http(s) to an allowed host."""
+        client = Client(
             url.rstrip("/").removesuffix("/retrieve"),
             what="retriever URL",
             allowed_hosts=allowed_hosts,
@@ -61,80 +134,35 @@ class HttpSearcher:
             retry_policy=retry_policy,
             say=say,
         )
-        self._url = self._client.url
-        self._expected = expected_identity
-        self.identity = ""
-        self.info: dict[str, Any] = {}
-        """The server's /info at the handshake."""
-
-    async def __aenter__(self) -> "HttpSearcher":
-        await self._client.__aenter__()
-        try:
-            info = await self._ask("GET", "/info", None)
-            identity = info.get("identity")
-            if not isinstance(identity, str) or not identity:
-                raise RunMismatchError(f"{self._url}: /info names no index: not a retriever of this project?")
-            if self._expected is not None and identity != self._expected:
-                raise RunMismatchError(
-                    f"{self._url} serves {identity}, this run was made with {self._expected}: "
-                    "serve that index, or start a new run"
-                )
-        except BaseException:
-            await self._client.__aexit__(None, None, None)
-            raise
-        self.identity, self.info = identity, info
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        super().__init__(client, expected_identity, what=client.url)
 
     async def search(self, query: str, topk: int) -> list[Passage]:
-        """At most `topk` passages, best first; a query is searched with its first LONGEST_QUERY characters.
-
-        Raises SearchError (RetrieverDownError where nothing answered), RunMismatchError for another index.
-        """
+        """A query is searched with its first LONGEST_QUERY characters."""
         request = {"queries": [query[:LONGEST_QUERY]], "topk": topk, "return_scores": True}
-        passages = _passages(await self._ask("POST", "/retrieve", json.dumps(request).encode()))
+        passages = _passages(await self._ask("POST", "/retrieve", request))
         if len(passages) > topk:
-            raise SearchError(f"{self._url}: {len(passages)} passages for topk {topk}")
+            raise SearchError(f"{self._what}: {len(passages)} passages for topk {topk}")
         return passages
 
     async def document(self, passage_id: str) -> Document | None:
-        """The whole document that a passage is of; None where there is no such passage. Raises as `search`."""
         try:
-            answer = await self._ask("GET", f"/documents/{urllib.parse.quote(passage_id, safe='')}", None)
+            answer = await self._ask("GET", f"/documents/{urllib.parse.quote(passage_id, safe='')}")
         except RefusedError as refused:
             if refused.status == 404 and refused.reason:
                 return None
             if refused.status == 404:
                 raise SearchError(
-                    f"{self._url} has no /documents/, which `open` reads: expected `scope serve-retriever`"
+                    f"{self._what} has no /documents/, which `open` reads: expected `scope serve-retriever`"
                 ) from None
             raise
         try:
             title, text = split_contents(answer["document"]["contents"])
             return Document(id=str(answer["document"]["id"]), title=title, text=text)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SearchError(f"{self._url}: a document of another shape: {error}") from None
+            raise SearchError(f"{self._what}: a document of another shape: {error}") from None
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        try:
-            return await self._client.ask(method, path, body, check=self._check_index)
-        except Refused as refused:
-            reason = ""
-            # Our servers give one; another server's body has another shape.
-            with contextlib.suppress(ValueError, KeyError):
-                reason = str(parse_object(refused.body)["error"])
-            raise RefusedError(str(refused), refused.status, reason) from None
-        except ServerUnavailable as fault:
-            raise RetrieverDownError(str(fault)) from None
-
-    def _check_index(self, response: aiohttp.ClientResponse) -> None:
-        served = response.headers.get("X-Scope-Index")
-        if self.identity and served is not None and served != self.identity:
-            raise RunMismatchError(f"{self._url} now serves {served}, the handshake was with {self.identity}")
+    async def _served(self) -> dict[str, Any]:
+        return await self._ask("GET", "/info")
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:
@@ -154,3 +182,87 @@ def _passages(response: dict[str, Any]) -> list[Passage]:
             f"the retriever's response has another shape: {type(error).__name__}: {error}"
         ) from None
     return passages
+
+
+class InProcessSearcher:
+    """Answers queries from one index and its corpus; `identity` names both, `info` is what a server's /info gives."""
+
+    def __init__(
+        self, index: Index, passages: Passages, identity: str, info: dict[str, Any] | None = None
+    ) -> None:
+        if index.size != passages.size:
+            raise SearchError(
+                f"the index has {index.size:,} rows, the corpus {passages.size:,}: build it again"
+            )
+        self.identity = identity
+        self.info = info or {}
+        self._index = index
+        self._passages = passages
+        self._documents = DocumentLookup(passages)
+        # A thread's lock, not asyncio's: a searcher outlives the event loop that first used it.
+        self._lock = threading.Lock()
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        """At most `topk` passages, best first; [] only when no word of the query occurs in the corpus.
+
+        Raises SearchError for a query without text, a topk below 1, and when the search itself fails.
+        """
+        if not query.strip() or topk < 1:
+            raise SearchError(f"query {query[:40]!r} with topk {topk}: expected some text and at least 1")
+        return await asyncio.to_thread(self._search, query[:LONGEST_QUERY], topk)
+
+    async def document(self, passage_id: str) -> Document | None:
+        """The whole document that a passage is of; None where there is no such passage."""
+        return await asyncio.to_thread(self._documents.document, passage_id)
+
+    def _search(self, query: str, topk: int) -> list[Passage]:
+        try:
+            with self._lock:
+                (hits,) = self._index.search([query], topk)
+            return [Passage(**self._passages.document(row).model_dump(), score=score) for row, score in hits]
+        except ScopeError:
+            raise
+        except Exception as error:  # the wall to faiss and onnxruntime
+            raise SearchError(f"the in-process search failed: {type(error).__name__}: {error}") from error
+
+
+def open_index(folder: Path, manifest: IndexManifest, *, threads: int = 1) -> Index:
+    """An index ready to search with `threads` threads. Raises RecordError when it is not the manifest's.
+
+    The heavy libraries are imported only for the kind that needs them.
+    """
+    index: Index
+    match manifest.kind:
+        case IndexKind.BM25:
+            from retrieval.bm25 import Bm25Index
+
+            index = Bm25Index.open(folder)
+        case IndexKind.DENSE:
+            from retrieval.dense import DenseIndex
+
+            index = DenseIndex.open(folder, manifest, threads=threads)
+    if index.size != manifest.rows:
+        raise RecordError(f"{folder}: the index has {index.size:,} rows, the manifest says {manifest.rows:,}")
+    return index
+
+
+def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUTO) -> InProcessSearcher:
+    """The index of a folder. Raises RecordError when it is unfinished or damaged."""
+    manifest = read_manifest(folder, verify)
+    index = open_index(folder, manifest, threads=threads)
+    passages = Passages.open(folder, manifest.corpus_hash)
+    info = manifest.model_dump(mode="json", exclude={"files"})
+    return InProcessSearcher(index, passages, manifest.identity, info)
+
+
+def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:
+    """BM25 over `documents`, held in memory. Equal documents give equal results and an equal identity.
+
+    Raises CorpusError for no documents and for an id given twice.
+    """
+    from retrieval.bm25 import Bm25Index
+
+    passages = Passages.from_documents(documents)
+    info = {"kind": IndexKind.BM25.value, "rows": passages.size, "corpus_hash": passages.corpus_hash}
+    identity = f"bm25-{passages.corpus_hash[:16]}"
+    return InProcessSearcher(Bm25Index.build(passages), passages, identity, info)

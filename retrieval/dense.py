@@ -4,7 +4,8 @@ Vectors are searched exhaustively, in cells, in cells with a finer second look, 
 queries (n, d), scores (n, k) and rows (n, k), best first; -1 fills rows that do not exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.encoder import Encoder, Vectors, encoder_hash, open_encoder
-from retrieval.hits import Hit
-from retrieval.index_folder import ENCODER, IndexManifest, map_array
+from retrieval.folder import ENCODER, IndexManifest, RecallReport, map_array
 from retrieval.profiles import ProfileName
-from scope_selfplay.errors import RecordError
+from retrieval.wire import Hit
+from scope_selfplay.base.errors import RecordError
 
 IVF = "cells.faiss"
 FINE = "fine.npy"
@@ -216,3 +217,84 @@ def read_index(path: Path) -> Any:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise RecordError(f"{path}: not a readable FAISS index: {str(error).splitlines()[0]}") from None
+
+
+TOPK = 3
+CHUNK = 1 << 15
+REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+@dataclass(frozen=True)
+class SearchEffort:
+    """Cells that are searched per query, and candidates per wanted row that are scored again (0: none)."""
+
+    nprobe: int
+    refine: float
+
+
+def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) -> Nearest:
+    """The exhaustive answer over blocks of consecutive rows, a part of a block in memory at a time."""
+    scores = np.full((len(queries), topk), -np.inf, dtype=np.float32)
+    rows = np.full((len(queries), topk), -1, dtype=np.int64)
+    first = 0
+    for block in blocks:
+        for start in range(0, len(block), CHUNK):
+            part = np.asarray(block[start : start + CHUNK], dtype=np.float32)
+            found_scores, found = faiss.knn(
+                queries, part, min(topk, len(part)), metric=faiss.METRIC_INNER_PRODUCT
+            )
+            merged = np.concatenate([scores, found_scores], axis=1)
+            merged_rows = np.concatenate([rows, found + first], axis=1)
+            order = np.argsort(-merged, axis=1, kind="stable")[:, :topk]
+            scores = np.take_along_axis(merged, order, axis=1)
+            rows = np.take_along_axis(merged_rows, order, axis=1)
+            first += len(part)
+    return Nearest(scores, rows)
+
+
+def recall(found: Rows, expected: Rows) -> float:
+    """Mean share of each query's expected rows that were found."""
+    shares = [
+        len(set(ours.tolist()) & set(theirs.tolist()) - {-1}) / max(1, len(set(theirs.tolist()) - {-1}))
+        for ours, theirs in zip(found, expected, strict=True)
+    ]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expected: Rows) -> float:
+    return recall(search(queries, expected.shape[1]).rows, expected)
+
+
+def tune(
+    index: IvfIndex | RefinedIvf, queries: Vectors, expected: Rows, target: float
+) -> tuple[SearchEffort, RecallReport]:
+    """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most.
+
+    An index whose recall is below the target, searched everywhere, does not hold what was added.
+    """
+    best, best_effort = -1.0, SearchEffort(1, 0.0)
+    for effort in _efforts(index):
+        set_effort(index, effort)
+        reached = measure(index.nearest, queries, expected)
+        if reached > best:
+            best, best_effort = reached, effort
+        if reached >= target:
+            break
+    set_effort(index, best_effort)
+    report = RecallReport(recall=best, topk=expected.shape[1], queries=len(queries), target=target)
+    return best_effort, report
+
+
+def _efforts(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
+    """From cheap to expensive: more cells first, then more candidates."""
+    nlist = int((index.coarse if isinstance(index, RefinedIvf) else index).cells.nlist)
+    probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
+    for refine in REFINES if isinstance(index, RefinedIvf) else (0.0,):
+        yield from (SearchEffort(nprobe, refine) for nprobe in probes)
+
+
+def set_effort(index: IvfIndex | RefinedIvf, effort: SearchEffort) -> None:
+    """Search `index` with this effort from now on."""
+    if isinstance(index, RefinedIvf):
+        index.refine, index = effort.refine, index.coarse
+    index.cells.nprobe = effort.nprobe

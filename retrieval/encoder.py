@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.corpus import hash_of_files
-from retrieval.index_folder import ENCODER_SETTINGS, file_sha256
-from scope_selfplay.errors import CheckpointError
-from scope_selfplay.schemas import Value
+from retrieval.folder import ENCODER_SETTINGS
+from scope_selfplay.base.errors import CheckpointError
+from scope_selfplay.base.values import Value
+from scope_selfplay.store.folder import checksum
 
 Vectors = NDArray[np.float32]
 ONNX_FILES = ("model.onnx", "model.onnx.data", "tokenizer.json")
@@ -158,7 +159,7 @@ def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
     )
     for name in names:
         try:
-            digest.update(f"{name}{known.get(name) or file_sha256(root / name)}".encode())
+            digest.update(f"{name}{known.get(name) or checksum(root / name)}".encode())
         except OSError as error:
             raise CheckpointError(
                 f"{root / name}: the encoder's file cannot be read: {error.strerror}"

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.index_folder import OFFSETS, PASSAGES, durable_file, map_array, save_array
-from scope_selfplay.errors import CorpusError, RecordError
-from scope_selfplay.schemas import Document
+from retrieval.folder import OFFSETS, PASSAGES, durable_file, map_array, save_array
+from scope_selfplay.base.errors import CorpusError, RecordError
+from scope_selfplay.base.values import Document
 
 LONGEST_PASSAGE = 1 << 20
 LONGEST_ID = 256

@@ -5,17 +5,13 @@ Sizes follow from the formats; the speeds are those of one core of a current ser
 """
 
 import math
-import time
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from retrieval.build import Recipe
-    from scope_selfplay.schemas import Document
+from retrieval.folder import ENCODER, PASSAGES, IndexManifest
+from scope_selfplay.base.errors import ConfigError
 
 MOST_CELLS = 65_536
 HNSW_FROM = 16_384
@@ -23,10 +19,6 @@ HNSW_FROM = 16_384
 POINTS_PER_CELL = 39
 """What k-means wants per cell at least (FAISS warns below); it bounds the cells of a small corpus."""
 TRAINING_POINTS_PER_CELL = 64
-SAMPLED_DOCUMENTS = 2000
-ENCODED = 32
-DEFAULT_CHUNK_BYTES = 7
-"""Bytes of text per token, where a chunk's size is given in tokens."""
 
 
 class ProfileName(StrEnum):
@@ -124,53 +116,53 @@ def estimate(
     )
 
 
-def estimate_build(recipe: "Recipe", source: Path, threads: int, *, is_encoded: bool = False) -> str:
-    """What a build will take, in one line for a person. Encodes a few passages of the source to measure the speed.
-
-    Raises CorpusError for a source that cannot be read, CheckpointError for the encoder.
-    """
-    from retrieval.corpus import read_documents
-    from retrieval.passages import passage_line
-    from scope_selfplay.errors import CorpusError
-
-    first = list(islice(read_documents(source), SAMPLED_DOCUMENTS))
-    if not first:
-        raise CorpusError(f"{source}: the corpus holds no document")
-    stored = sum(len(passage_line(document)) + 1 for document in first)
-    # Compressed text is about a third of its size.
-    unpacked = recipe.source_bytes * (3 if source.suffix == ".gz" else 1)
-    rows = len(first) if len(first) < SAMPLED_DOCUMENTS else round(unpacked / (stored / len(first)))
-    if recipe.chunk_tokens:
-        rows = max(rows, round(unpacked / (recipe.chunk_tokens * DEFAULT_CHUNK_BYTES)))
-    name = ProfileName(recipe.profile)
-    speed, dimensions = (1.0, 0) if name is ProfileName.BM25 else _encoder_speed(recipe, first, threads)
-    corpus_bytes = round(stored / len(first) * rows)
-    costs = estimate(
-        name, rows=rows, dimensions=dimensions, corpus_bytes=corpus_bytes, passages_per_second=speed
-    )
-    encoding = 0.0 if is_encoded else costs.encode_seconds
-    minutes = (encoding + costs.index_seconds) / 60
-    return (
-        f"estimate for profile {name} and about {rows:,} passages: {minutes:,.0f} min "
-        f"({encoding / 60:,.0f} of them encoding with {threads} threads), "
-        f"disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
-        f"memory {costs.build_memory / 1e9:,.1f} GB to build and {costs.serve_memory / 1e9:,.1f} GB to serve"
-    )
+GIB = 2**30
+PROCESS_BYTES = 400 << 20
+"""Libraries of one process, without its encoder."""
+ENCODER_SHARE = 1.5
+"""What an encoder takes over the size of its files: packed weights, and a batch at work."""
 
 
-def _encoder_speed(recipe: "Recipe", documents: list["Document"], threads: int) -> tuple[float, int]:
-    """Passages per second, and dimensions."""
-    from retrieval.encoder import FAMILIES, Backend, open_encoder, prepare_encoder
-    from retrieval.gpu_passages import GpuPassages
-    from retrieval.passages import join_contents
+class ServeMemory(NamedTuple):
+    """Bytes: `held` by processes, and `mapped` by a busy server."""
 
-    on_gpu = recipe.device != "cpu"
-    texts = [join_contents(each.title, each.text) for each in documents[0 if on_gpu else -ENCODED :]]
-    with TemporaryDirectory() as folder:
-        prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), Path(folder))
-        encoder = open_encoder(Path(folder), threads=threads)
-        work = GpuPassages(recipe.encoder, FAMILIES[recipe.family]) if on_gpu else encoder
-        work.passages(texts[:2])
-        start = time.perf_counter()
-        work.passages(texts)
-        return len(texts) / (time.perf_counter() - start), encoder.dimensions
+    held: int
+    mapped: int
+
+    @property
+    def total(self) -> int:
+        return self.held + self.mapped
+
+
+def serve_memory(manifest: IndexManifest, workers: int) -> ServeMemory:
+    """What an index takes that is served by so many search processes, beside the process that answers requests."""
+    sizes = {name: file.size for name, file in manifest.files.items()}
+    encoder = sum(size for name, size in sizes.items() if name.startswith(f"{ENCODER}/"))
+    passages = sizes.get(PASSAGES, 0)
+    resident = PROFILES[ProfileName(manifest.profile)].resident
+    mapped = round((manifest.size - encoder - passages) * resident) + passages // 4
+    return ServeMemory(held_bytes(encoder, workers), mapped)
+
+
+def held_bytes(encoder: int, workers: int) -> int:
+    """By the processes; `encoder` has the bytes of its files."""
+    return PROCESS_BYTES + max(1, workers) * (PROCESS_BYTES + round(ENCODER_SHARE * encoder))
+
+
+def check_memory(needed: ServeMemory, workers: int, limit: int | None) -> None:
+    """Raises ConfigError where the processes alone need more than the container's limit; warns where the index does."""
+    if limit is None:
+        return
+    has = f"the container has {limit / GIB:.1f} GiB"
+    if needed.held > limit:
+        raise ConfigError(
+            f"{max(1, workers)} search processes hold {needed.held / GIB:.1f} GiB and {has}: give it "
+            f"{needed.total / GIB:.0f}Gi (cluster.retriever.memory), or fewer processes (--workers)"
+        )
+    if needed.total > limit:
+        print(
+            f"warning: processes hold {needed.held / GIB:.1f} GiB, the index takes {needed.mapped / GIB:.1f} more and "
+            f"{has}: searches will wait for the disk; {needed.total / GIB:.0f}Gi would hold it",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -5,32 +5,34 @@ stored bytes of their passages.
 """
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 from pydantic import Field
 
-from retrieval.batching import Answer, Batcher, SearchEngine
-from retrieval.cache import AnswerCache, LookupCounts
-from retrieval.documents import DocumentLookup
-from retrieval.hits import Hit
-from retrieval.in_process import open_index
-from retrieval.index_folder import IndexManifest, Verify, read_manifest
+from retrieval.batching import Answer, AnswerCache, Batcher, SearchEngine
+from retrieval.client import open_index
+from retrieval.corpus import DocumentLookup
+from retrieval.folder import IndexManifest, Verify, read_manifest
 from retrieval.passages import Passages, shown
-from retrieval.profiles import ProfileName
-from retrieval.rendering import INLINE, Renderer
-from retrieval.search_workers import ThreadEngine, WorkerEngine
-from retrieval.serve_memory import check_memory, serve_memory
-from retrieval.wire import ResponseRow, Retrieval, WireLimits, too_large
-from scope_selfplay.container import memory_limit
-from scope_selfplay.errors import ConfigError, SearchError
-from scope_selfplay.schemas import Document, Value
+from retrieval.profiles import ProfileName, check_memory, serve_memory
+from retrieval.wire import Hit, Results, Retrieval, WireLimits, render_response, too_large
+from retrieval.workers import ThreadEngine, WorkerEngine
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.machine import memory_limit
+from scope_selfplay.base.values import Document, Value
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RENDERED_AT_ONCE = 2
+"""Large responses put together at the same time, which bounds their memory; others wait within their deadline."""
+INLINE = 1 << 20
+"""Bytes of passages that are spliced within a millisecond or two: a thread would cost more."""
 
 
 class ServiceSettings(Value):
@@ -49,59 +51,32 @@ class ServiceSettings(Value):
     limits: WireLimits = WireLimits()
 
 
-class OpenIndex:
-    """One opened index with its engine, queue and cache."""
-
-    def __init__(
-        self, manifest: IndexManifest, passages: Passages, batcher: Batcher, cache: AnswerCache
-    ) -> None:
-        self.identity = manifest.identity
-        fields = manifest.model_dump(mode="json", exclude={"files"})
-        self.info = {"identity": manifest.identity, "bytes": manifest.size, **fields}
-        """The answer of /info: hashes and sizes."""
-        self.passages = passages
-        self.documents = DocumentLookup(passages)
-        self.engine = batcher.engine
-        self.batcher = batcher
-        self.cache = cache
-
-    async def close(self) -> None:
-        """Wait for the searches that were asked for, then let go of the index; only the latter when cancelled."""
-        try:
-            await self.batcher.drain()
-        finally:
-            await self.engine.close()
-
-
 class SearchService:
     """Opens the index of a folder, answers one query with it before it is served, and serves it.
 
     Raises SearchError, WireError and Overloaded; the HTTP layer turns them into statuses.
     """
 
+    identity: str
+    info: dict[str, Any]
+    """The answer of /info: hashes and sizes."""
+    passages: Passages
+    batcher: Batcher
+
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.metrics = RetrieverMetrics()
         self.draining = False
-        self.served: OpenIndex | None = None
-        self._renderer = Renderer(settings.limits)
+        self._threads = ThreadPoolExecutor(RENDERED_AT_ONCE, thread_name_prefix="render")
 
     @property
     def is_ready(self) -> bool:
-        """True from the first answered query until draining, while something can search."""
-        if self.served is None or self.draining:
-            return False
-        engine = self.served.engine
-        return not isinstance(engine, WorkerEngine) or engine.alive > 0
-
-    @property
-    def current(self) -> OpenIndex:
-        if self.served is None:
-            raise SearchError("no index is open yet")
-        return self.served
+        """True until draining, while something can search."""
+        engine = self.batcher.engine
+        return not self.draining and (not isinstance(engine, WorkerEngine) or engine.alive > 0)
 
     async def load(self) -> None:
-        """Open what is served. Raises RecordError, SearchError or ConfigError."""
+        """Open what is served; before that a service is of no use. Raises RecordError, SearchError or ConfigError."""
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
         folder = self.settings.folder.resolve()
         manifest = await asyncio.to_thread(read_manifest, folder, Verify.SIZES)
@@ -111,54 +86,69 @@ class SearchService:
                 "which one worker keeps busy: serve the gpu profile with --workers 1"
             )
         check_memory(serve_memory(manifest, self.settings.workers), self.settings.workers, memory_limit())
-        passages = Passages.open(folder, manifest.corpus_hash)
-        engine = await self._engine(folder, manifest)
-        batcher = Batcher(
-            engine,
+        self.identity = manifest.identity
+        fields = manifest.model_dump(mode="json", exclude={"files"})
+        self.info = {"identity": manifest.identity, "bytes": manifest.size, **fields}
+        self.passages = Passages.open(folder, manifest.corpus_hash)
+        self._documents = DocumentLookup(self.passages)
+        self.batcher = Batcher(
+            await self._engine(folder, manifest),
             max_batch=self.settings.max_batch,
             linger=self.settings.linger,
             capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
+        self._cache = AnswerCache(self.batcher.submit, self.settings.cache, self.metrics.looked_up)
         try:
             # Search for the first passage's own words: ready means that a real query was answered.
-            for hit in await batcher.submit(passages.contents(0)[:200], 1):
-                passages.document(hit.row)
+            for hit in await self.batcher.submit(self.passages.contents(0)[:200], 1):
+                self.passages.document(hit.row)
         except BaseException:
-            await engine.close()
+            await self.batcher.engine.close()
             raise
-        self.served = OpenIndex(manifest, passages, batcher, AnswerCache(batcher.submit, self.settings.cache))
 
     async def close(self) -> None:
-        if self.served is not None:
-            await self.served.close()
-        self._renderer.close()
+        """Wait for the searches that were asked for, then let go of the index; only the latter when cancelled."""
+        try:
+            await self.batcher.drain()
+        finally:
+            await self.batcher.engine.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, request: Retrieval) -> tuple[bytes, str]:
-        """The response body, and the identity of the index that it came from. Raises WireError (413) before any
-        passage is read.
-        """
-        index = self.current
+    async def answer(self, request: Retrieval) -> bytes:
+        """The response body. Raises WireError (413) before any passage is read."""
         async with asyncio.timeout(self.settings.deadline):
-            answers = await self._search(index, request)
-            passages, limits = index.passages, self.settings.limits
+            answers = await self._search(request)
+            passages, limits = self.passages, self.settings.limits
             size = passages.length([hit.row for hits in answers for hit in hits])
             # Without scores a row has its passage twice.
             if size * (1 if request.return_scores else 2) > limits.max_response:
                 raise too_large(limits)
-            results = (
-                (ResponseRow(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
-            )
-            body = await self._renderer.render(
-                results, return_scores=request.return_scores, is_large=size > INLINE
-            )
-            return body, index.identity
+            results = (((shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers)
+            return await self._render(results, return_scores=request.return_scores, is_large=size > INLINE)
 
-    async def document(self, passage_id: str) -> tuple[Document | None, str]:
-        """The whole document that a passage is of, or None, and the identity of the index that it came from."""
-        index = self.current
+    async def document(self, passage_id: str) -> Document | None:
+        """The whole document that a passage is of, or None."""
         async with asyncio.timeout(self.settings.deadline):
-            return await asyncio.to_thread(index.documents.document, passage_id), index.identity
+            return await asyncio.to_thread(self._documents.document, passage_id)
+
+    async def _render(self, results: Results, *, return_scores: bool, is_large: bool) -> bytes:
+        """As `render_response`: one large response must not hold up the answers to everybody else."""
+        limits = self.settings.limits
+        if not is_large:
+            return render_response(results, return_scores=return_scores, limits=limits)
+        abandoned = threading.Event()
+
+        def is_wanted(_: object) -> bool:
+            return not abandoned.is_set()
+
+        # Past its deadline or without its client, a thread ends after the passage at hand.
+        wanted = (takewhile(is_wanted, rows) for rows in takewhile(is_wanted, results))
+        work = partial(render_response, wanted, return_scores=return_scores, limits=limits)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            abandoned.set()
 
     async def _engine(self, folder: Path, manifest: IndexManifest) -> SearchEngine:
         """The engine over verified files."""
@@ -176,8 +166,8 @@ class SearchService:
                 raise outcome
         return engine
 
-    async def _search(self, index: OpenIndex, request: Retrieval) -> list[list[Hit]]:
-        cache, batcher = index.cache, index.batcher
+    async def _search(self, request: Retrieval) -> list[list[Hit]]:
+        cache, batcher = self._cache, self.batcher
         if batcher.is_full and cache.is_missing(request.queries, request.topk):
             raise batcher.overloaded()
         answers: list[Answer] = []
@@ -195,13 +185,10 @@ class SearchService:
     def render_metrics(self) -> bytes:
         """The exposition text; some metrics are read only now."""
         self.metrics.ready.set(self.is_ready)
-        counts = LookupCounts(0, 0, 0)
-        if self.served is not None:
-            self.metrics.waiting.set(self.served.batcher.waiting)
-            if isinstance(self.served.engine, WorkerEngine):
-                self.metrics.restarts.set(self.served.engine.restarts)
-            counts = self.served.cache.counts
-        return self.metrics.render(counts)
+        self.metrics.waiting.set(self.batcher.waiting)
+        if isinstance(self.batcher.engine, WorkerEngine):
+            self.metrics.restarts.set(self.batcher.engine.restarts)
+        return self.metrics.render()
 
 
 class RetrieverMetrics:
@@ -216,25 +203,12 @@ class RetrieverMetrics:
         self.waiting = Gauge("waiting_queries", "Queries in the queue", **own)
         self.ready = Gauge("ready", "1 while searches are answered", **own)
         self.restarts = Gauge("worker_restarts", "Search workers replaced", **own)
-        self._queries = _LookupCollector()
-        self._registry.register(self._queries)
+        queries = Counter("queries", "Queries by where the answer came from", ["answer"], **own)
+        self._lookups = {answer: queries.labels(answer) for answer in ("remembered", "joined", "searched")}
 
-    def render(self, counts: LookupCounts) -> bytes:
-        """The exposition text; `counts` of the cache become `scope_retriever_queries_total{answer=...}`."""
-        self._queries.counts = counts
+    def looked_up(self, answer: str) -> None:
+        self._lookups[answer].inc()
+
+    def render(self) -> bytes:
+        """The exposition text."""
         return generate_latest(self._registry)
-
-
-class _LookupCollector(Collector):
-    """Reads the cache's own counts, so that a lookup pays for counting only once."""
-
-    def __init__(self) -> None:
-        self.counts = LookupCounts(0, 0, 0)
-
-    def collect(self) -> list[CounterMetricFamily]:
-        family = CounterMetricFamily(
-            "scope_retriever_queries", "Queries by where the answer came from", labels=["answer"]
-        )
-        for answer, count in self.counts._asdict().items():
-            family.add_metric([answer], count)
-        return [family]

@@ -4,15 +4,52 @@ One deviation in each direction makes it safe: senseless input is refused with a
 scores carry both shapes that clients read (`row["contents"]` and `row["document"]["contents"]`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from scope_selfplay.schemas import Value
-from scope_selfplay.wire.strict_json import parse_object
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_selfplay.base.values import Value
+from scope_selfplay.net.json import parse_object
+
+Scores = NDArray[np.float32]
+
+
+class Hit(NamedTuple):
+    row: int
+    score: float
+
+
+class Index(Protocol):
+    """Searches the rows of one corpus. Not safe to call from several threads at once."""
+
+    size: int
+    """Rows in the corpus."""
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """One list per query, at most `min(topk, size)` hits each; shorter when fewer rows match at all."""
+
+
+def best_rows(scores: Scores, topk: int) -> list[Hit]:
+    """The `topk` highest positive entries of `scores` (rows,); equal scores go to the lower row."""
+    if topk < scores.size:
+        # A plain argpartition would pick arbitrary rows among those tied at the cut.
+        threshold = np.partition(scores, scores.size - topk)[scores.size - topk]
+        rows = np.flatnonzero(scores >= threshold)
+    else:
+        rows = np.arange(scores.size)
+    ordered = rows[np.argsort(-scores[rows], kind="stable")][:topk]
+    return [Hit(int(row), float(scores[row])) for row in ordered if scores[row] > 0]
+
 
 LONGEST_QUERY = 16_384
 """Characters of a query. Servers refuse longer ones; clients cut them, as a policy's runaway query is not an error."""
+
+
+Results = Iterable[Iterable[tuple[bytes, float]]]
+"""For each query, the stored JSON objects of its passages with their scores."""
 
 
 class WireLimits(Value):
@@ -44,13 +81,6 @@ class WireError(Exception):
         self.status = status
 
 
-class ResponseRow(NamedTuple):
-    """One passage of a response: its stored JSON object and its score."""
-
-    line: bytes
-    score: float
-
-
 def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
     """Raises WireError (400 or 413) that names the field and what was expected."""
     try:
@@ -69,21 +99,17 @@ def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
     return Retrieval(queries, topk, bool(return_scores))
 
 
-def render_response(
-    results: Iterable[Iterable[ResponseRow]], *, return_scores: bool, limits: WireLimits
-) -> bytes:
+def render_response(results: Results, *, return_scores: bool, limits: WireLimits) -> bytes:
     """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
     lists: list[bytes] = []
     size = 0
     for rows in results:
         rendered: list[bytes] = []
-        for row in rows:
+        for line, score in rows:
             if return_scores:
-                rendered.append(
-                    b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
-                )
+                rendered.append(b'{"document": ' + line + b', "score": ' + repr(score).encode() + b"}")
             else:
-                rendered.append(row.line[:-1] + b', "document": ' + row.line + b"}")
+                rendered.append(line[:-1] + b', "document": ' + line + b"}")
             size += len(rendered[-1])
             if size > limits.max_response:
                 raise too_large(limits)

@@ -13,62 +13,43 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from scope_selfplay import DEFAULT_CONFIG, __version__
-from scope_selfplay.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
 
 if TYPE_CHECKING:
-    from scope_selfplay.config import RunConfig
+    from scope_selfplay.config.run import RunConfig
 
 
 class LazyGroup(click.Group):
-    """A group that also has the commands of other packages, each imported when it is asked for."""
+    """A group that also has the commands of other modules, each imported when it is asked for."""
 
-    # Command -> module and function there, help.
+    # Command -> its module, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
-        "corpus": ("scope_selfplay.downloads.cli:corpus", "Bring a published corpus here."),
-        "doctor": (
-            "scope_selfplay.doctor:doctor",
-            "Say what this machine can run, and how to get what is missing.",
-        ),
-        "documents": ("scope_selfplay.corpus.cli:documents", "Show what a run reads from a path."),
-        "eval": ("scope_selfplay.benchmarking.cli:evaluate", "Let checkpoints answer a benchmark."),
-        "export": (
-            "scope_selfplay.export.writing:export",
-            "Write accepted tasks in another library's shape.",
-        ),
-        "fork": ("scope_selfplay.forking:fork", "Begin a run that shares another run's first iterations."),
-        "index": ("scope_selfplay.index_command:index", "Build and check retrieval indexes."),
-        "judge": ("scope_selfplay.judge_audit.cli:judge", "Try a judge's prompts, and audit a run's judge."),
-        "k8s": ("scope_selfplay.k8s.cli:k8s", "Run on Kubernetes: render, check, follow."),
-        "leaderboard": (
-            "scope_selfplay.inspection.leaderboard_cli:leaderboard",
-            "Show what checkpoints were worth on a benchmark.",
-        ),
-        "lint-tokens": (
-            "scope_selfplay.lint_tokens:lint_tokens_command",
-            "Compare training rows with a model's chat template.",
-        ),
-        "math": ("scope_selfplay.maths.cli:math", "Maths problems, and a run on them."),
-        "models": (
-            "scope_selfplay.models.cli:models",
-            "List and fetch small real language models, without the hub.",
-        ),
-        "plan": ("scope_selfplay.preflight.plan_cli:plan", "What a run will take, before it takes it."),
-        "play": (
-            "scope_selfplay.play.cli:play",
-            "Be the Challenger, the Solver or the Judge yourself.",
-        ),
-        "prompts": ("scope_selfplay.prompts.cli:prompts", "Check, show, compare and begin prompt packs."),
+        "doctor": (".plan.doctor", "Say what this machine can run, and how to get what is missing."),
+        "documents": (".run.commands", "Show what a run reads from a path."),
+        "eval": (".evaluation.commands", "Let checkpoints answer a benchmark."),
+        "export": (".report.export", "Write accepted tasks in another library's shape."),
+        "fork": (".run.fork", "Begin a run that shares another run's first iterations."),
+        "index": (".run.commands", "Fetch corpora; build and check retrieval indexes."),
+        "judge": (".play.commands", "Try a judge's prompts, and audit a run's judge."),
+        "k8s": (".cluster.commands", "Run on Kubernetes: render, check, follow."),
+        "leaderboard": (".report.commands", "Show what checkpoints were worth on a benchmark."),
+        "lint-tokens": (".training.lint", "Compare training rows with a model's chat template."),
+        "math": (".rewards.problems", "Maths problems, and a run on them."),
+        "models": (".inference.models", "List and fetch small real language models, without the hub."),
+        "plan": (".plan.commands", "What a run will take, before it takes it."),
+        "play": (".play.commands", "Be the Challenger, the Solver or the Judge yourself."),
+        "prompts": (".prompts.commands", "Check, show, compare and begin prompt packs."),
         "rehearsal-policy": (
-            "scope_selfplay.testing.random_policy:rehearsal_policy",
+            ".testing.random_policy",
             "Write a policy of random words, to rehearse a run with.",
         ),
-        "report": ("scope_selfplay.inspection.cli:report", "Write a run's report, one HTML file."),
-        "serve-judge": ("scope_selfplay.judge.cli:serve_judge", "Serve the lexical judge over HTTP."),
-        "serve-model": ("scope_selfplay.model_server.cli:serve_model", "Serve a policy over HTTP."),
-        "serve-retriever": ("retrieval.cli:serve_retriever", "Serve an index over HTTP."),
-        "tasks": ("scope_selfplay.inspection.cli:tasks", "List, show, count and compare tasks."),
-        "tools": ("scope_selfplay.tool_commands:tools", "List a config's tools, and call one by hand."),
-        "view": ("scope_selfplay.viewer.cli:view", "Show a run in the browser."),
+        "report": (".report.commands", "Write a run's report, one HTML file."),
+        "serve-judge": (".judge.commands", "Serve the lexical judge over HTTP."),
+        "serve-model": (".inference.commands", "Serve a policy over HTTP."),
+        "serve-retriever": ("retrieval.commands", "Serve an index over HTTP."),
+        "tasks": (".report.commands", "List, show, count and compare tasks."),
+        "tools": (".run.commands", "List a config's tools, and call one by hand."),
+        "view": (".report.commands", "Show a run in the browser."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -77,9 +58,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy_commands:
             return super().get_command(ctx, cmd_name)
-        module, _, name = self.lazy_commands[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        module = importlib.import_module(self.lazy_commands[cmd_name][0], __package__)
+        named = getattr(module, cmd_name.replace("-", "_"), None)
+        commands = [each for each in (named, *vars(module).values()) if isinstance(each, click.Command)]
+        return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
@@ -103,7 +85,7 @@ def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
     def with_settings(
         config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...], **others: Any
     ) -> None:
-        from scope_selfplay.config import load_config
+        from scope_selfplay.config.load import load_config
 
         given = {"name": name, "seed": seed}
         options = {key: value for key, value in given.items() if value is not None}
@@ -134,9 +116,9 @@ def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
 
     Without --config: the embedded world on this machine's CPU, no downloads, in a few minutes.
     """
-    from scope_selfplay.local import run_all
-    from scope_selfplay.preflight import examine_before_begin
-    from scope_selfplay.run import open_run
+    from scope_selfplay.driver.local import run_all
+    from scope_selfplay.plan.preflight import examine_before_begin
+    from scope_selfplay.run.run import open_run
 
     quiet_libraries()
     end_on_sigterm()
@@ -146,9 +128,12 @@ def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary, indent=1))
     else:
-        from scope_selfplay.inspection.summary import show_summary
+        from scope_selfplay.report.overview import overview
+        from scope_selfplay.report.sections import ending_sections, text_of
+        from scope_selfplay.store.reader import RunReader
 
-        show_summary(summary, opened)
+        with RunReader(opened.folder.path) as reader:
+            click.echo("\n".join(text_of(ending_sections(opened, overview(reader)))))
 
 
 @cli.command()
@@ -160,15 +145,16 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
 
     `scope run` does the same before it begins. Exit code 64 or 75 where something would stop the run.
     """
-    from scope_selfplay.preflight.checks import as_data, raise_for_stops
-    from scope_selfplay.preflight.cli import preflight_of, show_checks
+    from scope_selfplay.base.errors import raise_for_stops
+    from scope_selfplay.base.terminal import show_findings
+    from scope_selfplay.plan.commands import preflight_of
 
     quiet_libraries()
     checks = preflight_of(settings, root)
     if as_json:
-        click.echo(json.dumps(as_data(checks), indent=1))
+        click.echo(json.dumps([vars(check) for check in checks], indent=1))
     else:
-        show_checks(checks)
+        show_findings(checks)
     raise_for_stops(checks)
 
 

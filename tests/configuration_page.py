@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from scope_selfplay.config import RunConfig, field_names
+from scope_selfplay.config.load import field_names
 from scope_selfplay.config.rewards import DESIGNS, PRESETS, ROUTED, RewardSettings, RoutingSettings
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.training import INHERITED
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -25,8 +27,11 @@ scope config --config my.yaml           # every setting with the value that a ru
 `--set` takes a dotted key and a YAML value and overrides the file; `key+=[...]` adds to a list. An unknown key or an
 invalid value ends with exit 64 and one line that names the key, before anything is written. A run cannot be resumed
 with other settings, except for those that do not affect its results: `name`, `iterations`, `stop_after`,
-`compare.stop`, `compare.patience`, `compare.tolerance`, `compare.benchmarks`, `tracking`, `cluster`, `partners`, the
+`compare.stop`, `compare.tolerance`, `compare.benchmarks`, `tracking`, `cluster`, `partners`, the
 addresses, keys and timeouts of retriever and judge, and the vLLM address, memory and device of `model`.
+
+The Challenger trains as the Solver does: every setting of training under `solver`, from `steps` to `format_weight`,
+holds for `challenger`, too, unless `challenger` states its own.
 
 | setting | default | meaning |
 |---|---|---|
@@ -64,9 +69,12 @@ ROUTING_HEAD = """
 
 
 def render() -> str:
-    rows = "".join(
-        f"| `{name}` | `{_default(name)}` | {_meaning(field_of(name))} |\n" for name in field_names()
-    )
+    inherited = {f"challenger.{key}" for key in INHERITED}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in field_names():
+        if name not in inherited:
+            alike.setdefault((name.rpartition(".")[2], _meaning(field_of(name))), []).append(name)
+    rows = "".join(_row(names, meaning) for (_, meaning), names in alike.items())
     presets = "".join(_preset(name) for name in PRESETS if name not in DESIGNS)
     designs = "".join(_design(name, model.model_fields) for name, model in DESIGNS.items())
     designs += "".join(_setting(*each) for each in RewardSettings.model_fields.items())
@@ -75,6 +83,13 @@ def render() -> str:
         for name, field in RoutingSettings.model_fields.items()
     )
     return HEAD + rows + REWARDS + presets + DESIGN_HEAD + designs + ROUTING_HEAD + routing
+
+
+def _row(names: list[str], meaning: str) -> str:
+    """One row for all parts of a run that have the setting."""
+    defaults = list(dict.fromkeys(map(_default, names)))
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"| {listed} | {', '.join(f'`{each}`' for each in defaults)} | {meaning} |\n"
 
 
 def _preset(name: str) -> str:

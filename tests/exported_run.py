@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from scope_selfplay.export.formats import FORMATS
-from scope_selfplay.export.writing import export_tasks
-from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.report.export import FORMATS, export_tasks
 from scope_selfplay.store.card import write_run_card
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, write_run
 

@@ -1,5 +1,6 @@
 """Model judges against the shipped fake, on loopback."""
 
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -8,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.inference.chat_server import Responder, ServedReply
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.prompts import Pack, load_pack
-from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task, Turn
+from scope_selfplay.base.values import Criterion, Document, Role, Rollout, Task, Turn
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -36,9 +37,8 @@ async def judge_over_pack(
 ) -> AsyncIterator[ModelJudge]:
     fake = served if isinstance(served, FakeServer) else FakeServer(served)
     async with fake.serving() as url:
-        patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
         endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
-        given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
+        given = {"endpoint": endpoint, "patience": 5.0, "failure_budget": 1.0, **settings}
         config = JudgeConfig.model_validate({"kind": "model", **given})
         kept = JudgementCache(cache)
         judge = ModelJudge(config, pack, seed=seed, cache=kept)
@@ -58,6 +58,12 @@ def judge_over(pack: Pack) -> JudgeOver:
 def always(text: str) -> Responder:
     """A judge that gives every request the same completion."""
     return lambda request: ServedReply(text)
+
+
+def sound(request: ServedRequest) -> ServedReply:
+    """A judge whose verdict follows from the prompt alone."""
+    digit = hashlib.sha256(request.prompt.encode()).digest()[0] & 1
+    return ServedReply(f"<think>so</think><score>{digit}</score>")
 
 
 def rollout(number: int, answer: str | None, *, thinking: str = "Let me see.") -> Rollout:

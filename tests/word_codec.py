@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from scope_selfplay.inference import Message
+from scope_selfplay.base.sampling import Message
 
 _PIECE = re.compile(r"<[^<>\s]*>|[^\s<]+\s*|<|\s+")
 _SPECIAL = ("<start>", "<end>")
@@ -15,14 +15,14 @@ class WordCodec:
     def __init__(self) -> None:
         self._ids: dict[tuple[str, bool], int] = {}
         self._pieces: list[tuple[str, bool]] = []
-        self.end = self._special("<end>")[0]
+        self.end_of_turn = self._special("<end>")[0]
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         spoken = [self._message(message) for message in messages]
         return (*(each for ids in spoken for each in ids), *self._opening())
 
     def encode_next(self, messages: Sequence[Message], *, sampled: Sequence[int]) -> tuple[int, ...]:
-        closing = () if sampled and sampled[-1] == self.end else (self.end,)
+        closing = () if sampled and sampled[-1] == self.end_of_turn else (self.end_of_turn,)
         return (*closing, *self.encode_prompt(messages))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -38,7 +38,11 @@ class WordCodec:
         return tuple(self._id(piece, special=False) for piece in _PIECE.findall(tag))
 
     def _message(self, message: Message) -> tuple[int, ...]:
-        return (*self._special("<start>"), *self.encode_tag(f"{message.role}\n{message.content}"), self.end)
+        return (
+            *self._special("<start>"),
+            *self.encode_tag(f"{message.role}\n{message.content}"),
+            self.end_of_turn,
+        )
 
     def _opening(self) -> tuple[int, ...]:
         return (*self._special("<start>"), *self.encode_tag("assistant\n"))

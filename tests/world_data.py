@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from scope_selfplay.embedded.language import FactQuestion, write_question
-from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.keys import rng_from
+from scope_selfplay.base.values import rng_from
+from scope_selfplay.corpus.world import FactQuestion, make_documents, read_article, write_question
 
 PASSAGES, QUESTIONS = 780, 390
 

@@ -16,17 +16,8 @@ from benchmarks.ablations.arms import Arm, Laboratory, make_all
 from benchmarks.ablations.measures import FinishedRun, Measure
 from benchmarks.ablations.page import Key, write_section
 from benchmarks.ablations.studies import ABLATIONS, Ablation
-from benchmarks.marked_text import TABLES, replace_between
+from benchmarks.markdown import TABLES, replace_between
 from benchmarks.scope_command import ROOT
-
-_HEAD = """\
-# The papers' ablations on the embedded world
-
-What the papers switch off, switched off here. The direction can be compared, the size cannot: a tiny policy in a
-fictional world is no 8B model on benchmarks. Answers are graded by the world's rules without noise, whatever judge a
-run was trained under. Made by `make bench-ablations ARGS=--write`.
-
-"""
 
 
 def main() -> None:
@@ -37,7 +28,6 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--write", action="store_true", help="make docs/ablations.md of the sections")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of that page")
     options = parser.parse_args()
     laboratory = Laboratory(options.root.resolve(), tuple(options.overrides))
     for name in options.only:
@@ -48,7 +38,7 @@ def main() -> None:
         (laboratory.root / f"{name}.md").write_text(section, encoding="utf-8")
         print(section)
     if options.write:
-        write_page(laboratory.root, options.docs)
+        write_page(laboratory.root)
 
 
 def measured(
@@ -68,17 +58,12 @@ def _values(measure: Measure, runs: dict[int, FinishedRun]) -> dict[Key, float]:
     return found
 
 
-def write_page(root: Path, docs: Path) -> None:
+def write_page(root: Path) -> None:
     """The sections that were made under `root` so far, in the order of the ablations."""
     sections = [root / f"{name}.md" for name in ABLATIONS]
     texts = [path.read_text(encoding="utf-8") for path in sections if path.exists()]
-    docs.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(root / "images", docs / "images", dirs_exist_ok=True)
-    page = docs / "ablations.md"
-    if not page.exists():
-        page.write_text(_HEAD, encoding="utf-8")
-    # What people wrote about the tables stays.
-    replace_between(page, TABLES, "\n".join(texts))
+    shutil.copytree(root / "images", ROOT / "docs" / "images", dirs_exist_ok=True)
+    replace_between(ROOT / "docs" / "ablations.md", TABLES, "\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from typing import Optional
 
 from benchmarks.scope_command import run_scope
 from benchmarks.warm_start import POLICY, WORDY, train
-from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import RunConfig, changed_settings, load_config
-from scope_selfplay.schedule import stages_of
-from scope_selfplay.store import RunFolder, Stage, read_manifest
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig, changed_settings
+from scope_selfplay.run.schedule import stages_of
+from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Arm:
     @property
     def needs(self) -> tuple["Arm", ...]:
         return tuple(dict.fromkeys(arm for arm in (self.of, self.tasks_of) if arm is not None))
+
+
+CO_EVOLVING = Arm("co-evolving")
+"""`scope run` as it ships."""
+FROZEN_AFTER_1 = Arm("frozen-c1", ("challenger.freeze_after=1",), of=CO_EVOLVING, after=1)
+"""The paper's ablation: from iteration 2 on, C_1 writes all tasks."""
+FROZEN_FROM_START = Arm("frozen-c0", ("challenger.freeze_after=0",), of=CO_EVOLVING)
+"""C_0 writes all tasks: many depths, untouched by what the Solver can do."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +126,11 @@ def check_same(folder: Path, config: RunConfig) -> None:
 def waves(arms: Sequence[Arm]) -> Iterator[list[Arm]]:
     """The arms and all that they need, each behind what it needs."""
     missing = dict.fromkeys(arms)
-    for arm in list(missing):
-        _add_needs(arm, missing)
+    while more := [need for arm in missing for need in arm.needs if need not in missing]:
+        missing |= dict.fromkeys(more)
     done: set[Arm] = set()
     while missing:
         wave = [arm for arm in missing if done.issuperset(arm.needs)]
         yield wave
         done.update(wave)
         missing = {arm: None for arm in missing if arm not in done}
-
-
-def _add_needs(arm: Arm, found: dict[Arm, None]) -> None:
-    for need in arm.needs:
-        found[need] = None
-        _add_needs(need, found)

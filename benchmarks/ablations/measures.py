@@ -1,20 +1,22 @@
 """What is read off a finished run: values by what they are about, judged anew without noise where a judge is needed."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.line_chart import Point
 from benchmarks.sampled_scores import sampled_scores
-from scope_selfplay.config import NoiseConfig, load_config
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge import Judge, grade_answer
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run import Run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout, Rubric
-from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.intervals import Estimate, estimate_mean
+from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout, Rubric
+from scope_selfplay.config.load import load_config
+from scope_selfplay.judge.protocol import GateQuestion, Judge, grade_answer
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.run import Run
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 
 Values = Mapping[str, float]
 """By the task, the candidate or the step that a value is about: equal names in two arms are a pair."""
@@ -26,7 +28,7 @@ class FinishedRun:
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         config = load_config(self.folder.config)
-        honest = config.judge.model_copy(update={"noise": NoiseConfig()})
+        honest = config.judge.model_copy(update={"noise": None})
         run = Run(config.model_copy(update={"judge": honest}), self.folder, load_pack(self.folder.prompts))
         self.documents = {document.id: document for document in run.documents}
         self.judge: Judge = run.open_judge()
@@ -78,7 +80,7 @@ def on_source(run: FinishedRun, iteration: int) -> Values:
     async def passes(candidate: Candidate) -> tuple[str, float | None]:
         assert candidate.task is not None
         document = run.documents.get(candidate.task.document_id)
-        verdict = await run.judge.gate(Gate.SOURCE, candidate.task, document)
+        verdict = await run.judge.ask(GateQuestion(candidate.task, Gate.SOURCE, document))
         return candidate.id, None if verdict.value is None else float(verdict.value)
 
     found = _all(passes(candidate) for candidate in run.candidates(iteration) if candidate.task)
@@ -99,6 +101,18 @@ def of_steps(column: str) -> Callable[[FinishedRun, int], Values]:
         return {str(int(row["step"])): float(row[column]) for row in rows if column in row}
 
     return read
+
+
+def mean_of(values: Sequence[float], seed: int = 0) -> Estimate | None:
+    """With the bootstrap's interval."""
+    return estimate_mean(values, seed=seed, resamples=4000, bounds=None)
+
+
+def point(across: float, values: Sequence[float]) -> Point:
+    """A point of a chart."""
+    found = mean_of(values)
+    assert found is not None
+    return Point(across, found.value, *found.ends)
 
 
 def _all(made: Any) -> list[tuple[str, float | None]]:

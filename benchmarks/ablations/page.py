@@ -4,18 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.ablations.arms import Arm
-from benchmarks.ablations.measures import Measure
+from benchmarks.ablations.measures import Measure, mean_of, point
 from benchmarks.ablations.studies import Ablation
 from benchmarks.line_chart import Point, draw_lines
-from benchmarks.markdown import markdown
-from scope_selfplay.evaluation.held_out import estimate
+from benchmarks.markdown import markdown, share
 
 Key = tuple[int, int, str]
 """Seed, iteration, and what a value is about."""
 Found = Mapping[Arm, Mapping[str, Mapping[Key, float]]]
 """By arm, then by the name of a measure."""
 
-RESAMPLES = 4000
 ACROSS = "share of the judge's calls that are spoilt"
 
 
@@ -43,7 +41,8 @@ def _table(ablation: Ablation, measure: Measure, values: Mapping[Arm, Mapping[Ke
     last = list(columns.values())[-1]
     for arm, of_arm in values.items():
         cells = [
-            _interval([of_arm[key] for key in sorted(keys & of_arm.keys())]) for keys in columns.values()
+            share(mean_of([of_arm[key] for key in sorted(keys & of_arm.keys())]), ".3f")
+            for keys in columns.values()
         ]
         reference = ablation.reference(arm)
         ahead = "" if reference == arm else _difference(of_arm, values[reference], last, reference.name)
@@ -65,18 +64,11 @@ def _columns(measure: Measure, keys: Iterable[Key]) -> dict[str, set[Key]]:
     return {name: {key for key in keys if (key[1], int(key[2])) in part} for name, part in parts.items()}
 
 
-def _interval(values: Sequence[float]) -> str:
-    found = estimate(values, seed=0, resamples=RESAMPLES)
-    return "-" if found is None else f"{found.mean_score:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
 def _difference(own: Mapping[Key, float], other: Mapping[Key, float], keys: set[Key], reference: str) -> str:
     """Paired by seed and what a value is about; nothing where the arms have no value about the same."""
     pairs = sorted(keys & own.keys() & other.keys())
-    found = estimate([own[key] - other[key] for key in pairs], seed=0, resamples=RESAMPLES)
-    if found is None:
-        return "not paired"
-    return f"{found.mean_score:+.3f} [{found.low:+.3f}, {found.high:+.3f}] against `{reference}`"
+    found = mean_of([own[key] - other[key] for key in pairs])
+    return "not paired" if found is None else f"{share(found, '+.3f')} against `{reference}`"
 
 
 def _chart(ablation: Ablation, measure: Measure, values: Mapping[Arm, Mapping[Key, float]]) -> str:
@@ -100,17 +92,11 @@ def _over_time(measure: Measure, values: Mapping[Key, float]) -> list[Point]:
     for key in sorted(values):
         places.setdefault((key[1], int(key[2]) if measure.by_step else 0), []).append(values[key])
     return [
-        _point(float(row + 1 if measure.by_step else place[0]), places[place])
+        point(float(row + 1 if measure.by_step else place[0]), places[place])
         for row, place in enumerate(sorted(places))
     ]
 
 
 def _end(share: float, measure: Measure, values: Mapping[Key, float]) -> Point:
     last = list(_columns(measure, values).values())[-1]
-    return _point(share, [values[key] for key in sorted(last)])
-
-
-def _point(across: float, values: Sequence[float]) -> Point:
-    found = estimate(values, seed=0, resamples=RESAMPLES)
-    assert found is not None
-    return Point(across, found.mean_score, found.low, found.high)
+    return point(share, [values[key] for key in sorted(last)])

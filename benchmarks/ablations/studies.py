@@ -6,7 +6,7 @@ Every arm is the embedded run with a few settings changed. An arm that several a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.ablations.arms import Arm
+from benchmarks.ablations.arms import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START, Arm
 from benchmarks.ablations.measures import (
     ACCEPTED,
     ANSWER_TOKENS,
@@ -18,7 +18,6 @@ from benchmarks.ablations.measures import (
     SAMPLED,
     Measure,
 )
-from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
 
 Line = Sequence[tuple[float, Arm]]
 
@@ -67,7 +66,7 @@ LENGTH = Ablation(
     "half of its answers, and train 24 steps on tasks of one iteration.",
     (
         _WORDY,
-        replace(_WORDY, name="wordy-no-factor", settings=(*_WORDY.settings, "solver.length_factor=false")),
+        replace(_WORDY, name="wordy-no-factor", settings=(*_WORDY.settings, "solver.length_floor=1")),
     ),
     (ANSWER_TOKENS, SAMPLED),
 )
@@ -146,7 +145,12 @@ NOISE = Ablation(
 
 _UNWINDOWED = Arm("start-no-window", ("iterations=1", *_WIDE))
 # Length, format and searches would tell the rollouts of nearly every group apart.
-_BARE = ("solver.format_weight=0", "solver.search_weight=0", "solver.length_factor=false")
+_BARE = (
+    "solver.format_weight=0",
+    "challenger.format_weight=0.5",
+    "solver.search_weight=0",
+    "solver.length_floor=1",
+)
 _FLAT = Arm("wordy-flat", (*_BARE, "solver.steps=16"), tasks_of=_UNWINDOWED, wordy=True)
 _ROUTED = ("solver.routing=rubric", *reward_settings("reasoning_arena_live"))
 ROUTING = Ablation(

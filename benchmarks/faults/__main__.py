@@ -1,13 +1,12 @@
 """Inject every fault of docs/reliability.md, count what became of it, and print the page's table.
 
-    python -m benchmarks.faults [--only NAME ...] [--points N] [--json] [--root FOLDER]
+    python -m benchmarks.faults [--only NAME ...] [--points N] [--root FOLDER]
 
 The tests that carry `pytest.mark.fault` inject; here they try many points instead of few. What passed is kept in
 FOLDER/results.jsonl and not run again, so a run that was stopped goes on; delete the file to begin anew.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -32,11 +31,9 @@ def totals_of(results: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]
             summed.update({name: result.get(name, 0) for name in COUNTED})
         counted = {name for result in own for name in result}
         totals[number] = {
-            "name": FAULTS[number].name,
             **{name: summed[name] if name in counted else None for name in COUNTED},
             "tests": len(own),
             "failed": sum(not result["passed"] for result in own),
-            "seconds": round(sum(result["seconds"] for result in own)),
         }
     return totals
 
@@ -71,7 +68,6 @@ def main() -> None:
     parser.add_argument(
         "--points", type=int, default=0, help="tries of every fault; left out: those of the page"
     )
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT / "runs" / "faults")
     options = parser.parse_args()
     file = options.root.resolve() / (
@@ -80,7 +76,7 @@ def main() -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     code = inject(file, options.only, options.points)
     totals = totals_of(read_results(file))
-    print(json.dumps(totals, indent=1) if options.json else table(totals))
+    print(table(totals))
     # 5: nothing was left to inject.
     raise SystemExit(code not in (0, 5) or any(total["failed"] for total in totals.values()))
 

@@ -9,11 +9,12 @@ from typing import Any
 from benchmarks.gpu.context import CannotRun, PartContext
 from benchmarks.gpu.made_up import job_of
 from benchmarks.gpu.measuring import idle
-from scope_selfplay.config import ModelConfig, SolverConfig
-from scope_selfplay.inference import Generate, Sample
-from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.planning.memory import GIB
-from scope_selfplay.planning.model_size import model_size
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.config.run import ModelConfig
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.inference.stepped import SteppedEngine
+from scope_selfplay.plan.memory import GIB
+from scope_selfplay.plan.size import model_size
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_groups
 from scope_selfplay.training.loop import TrainingLoop, load

@@ -8,17 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embedded_tasks import write_tasks
+from benchmarks.embedded_speech import write_tasks
 from benchmarks.gpu.context import CannotRun, PartContext
 from benchmarks.gpu.made_up import Stopped
-from scope_selfplay.config import load_config
-from scope_selfplay.planning.memory import GIB
-from scope_selfplay.planning.model_size import model_size
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.stages import train_challenger, train_solver
-from scope_selfplay.store import Stage
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.plan.memory import GIB
+from scope_selfplay.plan.size import model_size
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import Stage
 
 STEPS = 2
 OUTSIDE = 0.10

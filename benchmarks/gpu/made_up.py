@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.scales import Lengths
-from scope_selfplay.config import ModelConfig, TrainConfig
+from scope_selfplay.config.run import ModelConfig
+from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.store import StageFolder
+from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow

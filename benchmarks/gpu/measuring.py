@@ -5,9 +5,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.gpu.context import PartContext
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.memory import GIB, Trainer, gpu_peaks
-from scope_selfplay.planning.model_size import model_size
+from scope_selfplay.plan.memory import GIB, Trainer, gpu_peaks
+from scope_selfplay.plan.size import Assumptions, model_size
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop
 

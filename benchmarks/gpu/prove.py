@@ -23,10 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gpu.findings import read_found
-from benchmarks.gpu.lines import Found, PartLine, Status, append
+from benchmarks.gpu.findings import Found, PartLine, Status, append, read_found
 from benchmarks.gpu.machine import Machine, this_machine
-from benchmarks.gpu.parts import BY_NAME, PARTS, Part
+from benchmarks.gpu.part import BY_NAME, PARTS, Part
 from benchmarks.gpu.scales import PAPER, TINY, Scale
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,8 +7,9 @@ from typing import Any
 from benchmarks.gpu.context import PartContext
 from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
 from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
-from scope_selfplay.config import ChallengerConfig, LoraConfig, ModelConfig, SolverConfig, TrainConfig
-from scope_selfplay.planning.model_size import model_size
+from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
+from scope_selfplay.plan.size import model_size
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load

@@ -1,4 +1,4 @@
 """What self-play learns on the embedded world, over several seeds, beside two Challengers that stand still.
 
-`conditions` (which runs) -> `results` (what is read off them) -> `page` (tables, curves and answers in words).
+`results` (what is read off them) -> `page` (tables, curves and answers in words).
 """

@@ -10,12 +10,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.ablations.arms import Arm, Laboratory, make_all
+from benchmarks.ablations.arms import CO_EVOLVING, Arm, Laboratory, make_all
 from benchmarks.ablations.measures import FinishedRun
 from benchmarks.learning import page
-from benchmarks.learning.conditions import ARMS, CO_EVOLVING
-from benchmarks.learning.results import answers, read_learnt
-from benchmarks.marked_text import TABLES, replace_between
+from benchmarks.learning.results import ARMS, answers, read_learnt
+from benchmarks.markdown import TABLES, replace_between
 from benchmarks.scope_command import ROOT
 
 MARKS = ("<!-- learning -->", "<!-- /learning -->")

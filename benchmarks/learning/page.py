@@ -7,14 +7,19 @@ from typing import NamedTuple
 
 from scipy import stats
 
-from benchmarks.ablations.arms import Arm
-from benchmarks.learning.conditions import CO_EVOLVING, DEEP, FROZEN_AFTER_1, FROZEN_FROM_START, TITLES
-from benchmarks.learning.results import Estimate, Learnt
+from benchmarks.ablations.arms import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START, Arm
+from benchmarks.ablations.measures import point
+from benchmarks.learning.results import DEEP, Learnt
 from benchmarks.line_chart import Point, draw_lines
-from benchmarks.markdown import markdown
-from scope_selfplay.evaluation.held_out import bootstrap
+from benchmarks.markdown import difference, markdown
+from scope_selfplay.base.intervals import Estimate
 
 Results = Mapping[Arm, Sequence[Learnt]]
+TITLES = {
+    CO_EVOLVING: "co-evolving",
+    FROZEN_AFTER_1: "Challenger frozen at C_1",
+    FROZEN_FROM_START: "Challenger frozen at C_0",
+}
 
 
 class Spoken(NamedTuple):
@@ -35,7 +40,9 @@ def seed_table(runs: Sequence[Learnt]) -> str:
     for each in runs:
         scores = [f"{each.mean(number):.2f}" for number in range(count)]
         links = " -> ".join(f"{value:.1f}" for value in each.links)
-        rows.append([str(each.seed), *scores, str(each.gain(count - 1, 0)), links, f"{each.minutes:.1f}"])
+        rows.append(
+            [str(each.seed), *scores, difference(each.gain(count - 1, 0)), links, f"{each.minutes:.1f}"]
+        )
     return markdown(rows)
 
 
@@ -43,7 +50,7 @@ def verdict(runs: Sequence[Learnt]) -> str:
     """The table in words: how often a Solver is better than the one before it."""
     last = len(runs[0].asked) - 1
     gains = [each.mean(number + 1) - each.mean(number) for each in runs for number in range(last)]
-    above = sum(each.gain(last, 0).low > 0 for each in runs)
+    above = sum(each.gain(last, 0).ends[0] > 0 for each in runs)
     return (
         f"S_{last} beats S_0 with an interval above zero in {above} of {len(runs)} seeds; a Solver scores higher than "
         f"the one before it in {sum(gain > 0 for gain in gains)} of {len(gains)} steps. {len(runs[0].depths)} held-out "
@@ -97,7 +104,7 @@ def differences_table(results: Results) -> str:
     ]
     for place, run in enumerate(results[CO_EVOLVING]):
         cells = [
-            str(run.above(results[arm][place], deep=deep))
+            difference(run.above(results[arm][place], deep=deep))
             for arm in results
             if arm != CO_EVOLVING
             for deep in _PARTS.values()
@@ -112,9 +119,9 @@ def _over_seeds(results: Results) -> Iterator[str]:
         for deep in () if arm == CO_EVOLVING else _PARTS.values():
             pairs = zip(results[CO_EVOLVING], results[arm], strict=True)
             values = [own.above(other, deep=deep).value for own, other in pairs]
-            mean, error = statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
-            reach = error * float(stats.t.ppf(0.975, len(values) - 1))
-            yield str(Estimate(mean, mean - reach, mean + reach))
+            mean = statistics.fmean(values)
+            low, high = stats.t.interval(0.95, len(values) - 1, loc=mean, scale=stats.sem(values))
+            yield difference(Estimate(value=mean, low=low, high=high, items=len(values)))
 
 
 _PARTS = {"all": False, "deep": True}
@@ -124,8 +131,10 @@ def curves(results: Results) -> str:
     """The SVG: held-out scores of all and of deep tasks, and the mean score of the accepted tasks, by iteration."""
 
     def lines(read: Callable[[Learnt], Sequence[float]], first: int) -> dict[str, list[Point]]:
+        columns = {arm: zip(*(read(run) for run in runs), strict=True) for arm, runs in results.items()}
         return {
-            TITLES[arm]: list(_points([read(run) for run in runs], first)) for arm, runs in results.items()
+            TITLES[arm]: [point(row + first, values) for row, values in enumerate(found)]
+            for arm, found in columns.items()
         }
 
     def scores(deep: bool) -> Callable[[Learnt], Sequence[float]]:
@@ -137,13 +146,6 @@ def curves(results: Results) -> str:
         "mean score of the accepted tasks": lines(lambda run: run.means, 1),
     }
     return draw_lines("Self-play on the embedded world", panels, across="iteration")
-
-
-def _points(values: Sequence[Sequence[float]], first: int) -> Iterator[Point]:
-    """Means over seeds with bootstrap intervals."""
-    for row, column in enumerate(zip(*values, strict=True)):
-        low, high = bootstrap(column, seed=0, resamples=4000)
-        yield Point(row + first, statistics.fmean(column), low, high)
 
 
 def spoken(tasks: Sequence[Spoken], seed: int, count: int) -> str:

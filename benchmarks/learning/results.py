@@ -6,28 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ablations.measures import FinishedRun, Values, accepted_means, asked_scores
-from benchmarks.learning.conditions import DEEP
+from benchmarks.ablations.arms import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
+from benchmarks.ablations.measures import FinishedRun, Values, accepted_means, asked_scores, mean_of
 from benchmarks.sampled_scores import sampled_scores
-from scope_selfplay.embedded.language import read_question
-from scope_selfplay.evaluation.held_out import bootstrap
-from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout
-from scope_selfplay.store import Stage, read_manifest, read_records
-from scope_selfplay.store.ratings import read_ratings
+from scope_selfplay.base.intervals import Estimate
+from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout
+from scope_selfplay.corpus.world import read_question
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage, read_manifest
 
-RESAMPLES = 4000
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its 95 % interval over tasks."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+ARMS = (CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START)
+"""At equal Solver steps: a Challenger that goes on learning, and two that do not."""
+DEEP = 3
+"""Links from which on a held-out task counts as deep."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +26,7 @@ class Learnt:
     """One run. By iteration, S_0 first: `asked` are greedy scores by held-out task, `sampled` those at temperature 1.
 
     By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, the share of them that
-    has the `commonest` chain of links, the share of the candidates that was `accepted`, and whether S_t was `kept` as
-    the start of the next iteration.
+    has the `commonest` chain of links, and the share of the candidates that was `accepted`.
     """
 
     seed: int
@@ -47,7 +37,6 @@ class Learnt:
     links: Sequence[float]
     commonest: Sequence[float]
     accepted: Sequence[float]
-    kept: Sequence[bool]
     minutes: float
 
     def mean(self, iteration: int, *, deep: bool = False, sampled: bool = False) -> float:
@@ -65,7 +54,9 @@ class Learnt:
         return self.difference([self.asked[-1][task] - other.asked[-1][task] for task in self.tasks(deep)])
 
     def difference(self, values: Sequence[float]) -> Estimate:
-        return Estimate(statistics.fmean(values), *bootstrap(values, seed=self.seed, resamples=RESAMPLES))
+        found = mean_of(values, self.seed)
+        assert found is not None
+        return found
 
 
 def read_learnt(folder: Path, seed: int) -> Learnt:
@@ -89,7 +80,6 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
         accepted=[
             len(tasks) / len(run.candidates(number)) for number, tasks in zip(trained, accepted, strict=True)
         ],
-        kept=[read_ratings(run.folder, number).promoted for number in trained],
         minutes=sum(manifest.seconds for manifest in manifests if manifest) / 60,
     )
 

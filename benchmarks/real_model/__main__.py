@@ -1,11 +1,11 @@
 """A pretrained model learns to search and to answer, on two cores: the tables of docs/real-model.md.
 
-    python -m benchmarks.real_model [--parts solver challenger judge] [--seeds 1 2 3] [--root FOLDER] [--keep]
+    python -m benchmarks.real_model [--parts solver challenger] [--seeds 1 2 3] [--root FOLDER] [--keep]
 
-Needs `scope models fetch smollm2`. `solver` trains the Solver of each seed and asks it the held-out questions before
-and after, `challenger` trains a Challenger of the first seed's Solver, `judge` measures the model as a judge. Killed at
-any moment, the same command goes on. With --keep what is finished replaces what the repository keeps and the page's
-tables; `--parts --keep` makes the tables anew and runs nothing.
+Needs `scope models smollm2`. `solver` trains the Solver of each seed and asks it the held-out questions before
+and after, `challenger` trains a Challenger of the first seed's Solver. Killed at any moment, the same command goes on.
+With --keep what is finished replaces what the repository keeps and the page's tables; `--parts --keep` makes the tables
+anew and runs nothing.
 """
 
 import argparse
@@ -18,16 +18,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from benchmarks.real_model.asked_questions import read_challenger
 from benchmarks.real_model.challenger import make_questions
 from benchmarks.real_model.held_out import held_out_answers, opened
-from benchmarks.real_model.judging import measure
 from benchmarks.real_model.kept import KEPT, write_kept
 from benchmarks.real_model.page import sections, write_page
 from benchmarks.real_model.results import read_seed
 from benchmarks.real_model.seeds import Seed, make_seed
 from benchmarks.scope_command import ROOT
-from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.store import write_atomic
+from scope_selfplay.run.given import read_given_tasks
+from scope_selfplay.store.files import write_atomic
 
-PARTS = ("solver", "challenger", "judge")
+PARTS = ("solver", "challenger")
 
 
 def main() -> None:
@@ -51,9 +50,6 @@ def main() -> None:
     if "challenger" in options.parts:
         found = read_challenger(make_questions(seeds[0]))
         write_atomic(folder / "challenger.json", found.model_dump_json(indent=1) + "\n")
-    if "judge" in options.parts:
-        judged = measure(options.model, root / "judge")
-        write_atomic(folder / "judge.json", judged.model_dump_json() + "\n")
     if options.keep:
         write_page(ROOT / "docs" / "real-model.md")
     print("\n\n".join(sections(folder).values()))

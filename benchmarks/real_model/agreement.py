@@ -8,19 +8,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scope_selfplay.config import JudgeConfig
-from scope_selfplay.episodes import PolicyFormat, run_episode
-from scope_selfplay.gates import Gate
-from scope_selfplay.inference import PolicyModel
-from scope_selfplay.judge import Judge, VerifierJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.run import Run
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Role, Rubric, Task, Verdict
-from scope_selfplay.text_match import exact_match, squad_normal
-from scope_selfplay.tools import SEARCH, ToolResult, UseTool
+from scope_selfplay.base.sampling import PolicyModel
+from scope_selfplay.base.values import Criterion, Document, Passage, Priority, Role, Rubric, Task, Verdict
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Judge, Question, Reply, RubricQuestion
+from scope_selfplay.judge.rules import VerifierJudge
+from scope_selfplay.policy.conversation import PolicyFormat
+from scope_selfplay.policy.episodes import run_episode
+from scope_selfplay.rewards.verify import exact_match, squad_normal
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.run.run import Run
+from scope_selfplay.search.tools import SEARCH, ToolResult, UseTool
 
 VOTES = 4
 ENOUGH = 0.75
@@ -68,20 +68,27 @@ class AgreementJudge(VerifierJudge):
     identity: str = f"agreement of {VOTES}"
     _known: dict[str, Agreed] = field(default_factory=dict)
 
-    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case GateQuestion(task, document=document):
+                verdict = await self._passes(task, document)
+                return Reply(verdict.value, verdict)
+            case RubricQuestion(task):
+                criterion = Criterion(
+                    text=f"{_CRITERION}{self._known[task.id].answer}", priority=Priority.CRITICAL
+                )
+                return Reply(Rubric(task_id=task.id, criteria=(criterion,)), Verdict(value=True))
+            case GradeQuestion(criterion=criterion, answer=answer):
+                wanted = criterion.text.removeprefix(_CRITERION)
+                met = exact_match(answer, [wanted]) == 1.0
+                return Reply(met, Verdict(value=met, reasoning=f"wanted {wanted!r}", attempts=0))
+        return await super().ask(question)
+
+    async def _passes(self, task: Task, document: Document | None) -> Verdict:
         assert document is not None
         found = self._known[task.id] = agreement(await self._read(task, document))
         passes = found.share >= ENOUGH
         return Verdict(value=passes, probability=found.share, reasoning=found.answer or "", attempts=VOTES)
-
-    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        answer = self._known[task.id].answer
-        criterion = Criterion(text=f"{_CRITERION}{answer}", priority=Priority.CRITICAL)
-        return Rubric(task_id=task.id, criteria=(criterion,))
-
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        wanted = criterion.text.removeprefix(_CRITERION)
-        return Verdict(value=exact_match(answer, [wanted]) == 1.0, reasoning=f"wanted {wanted!r}", attempts=0)
 
     async def _read(self, task: Task, document: Document) -> list[str | None]:
         async def read(number: int) -> str | None:

@@ -2,30 +2,32 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 
 from benchmarks.real_model.agreement import AgreementRun
 from benchmarks.real_model.asked_questions import questions_file
 from benchmarks.real_model.seeds import HERE, PACK, Seed
-from benchmarks.real_model.traces import FACTBOOK
-from scope_selfplay.config import load_config
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.pipeline import make_candidate
-from scope_selfplay.progress import LineProgress
-from scope_selfplay.run_directory import enter_run_directory
-from scope_selfplay.schemas import Candidate, Role
-from scope_selfplay.stages import compare, make_held_out, train_challenger
-from scope_selfplay.stages.task_making import task_sources
-from scope_selfplay.store import Stage, read_records, write_records
+from benchmarks.real_model_answers import FACTBOOK
+from scope_selfplay.base.terminal import LineProgress
+from scope_selfplay.base.values import Candidate, Role
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.run.begin import enter_run_directory
+from scope_selfplay.run.candidate import SolverTrial, TaskWriter
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.stages.train import train_challenger
+from scope_selfplay.stages.work import stage_sources
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import Stage
 
 CONFIG = HERE / "challenger.yaml"
 
 
-def make_questions(seed: Seed, overrides: Sequence[str] = ()) -> AgreementRun:
+def make_questions(seed: Seed) -> AgreementRun:
     """The Challenger's training, and what C_0 and C_1 ask about the same fresh passages. What is finished stays."""
-    run = open_questions(seed, overrides)
+    run = open_questions(seed)
     try:
-        make_held_out(run)
+        make_tasks(run, 0)
         compare(run, 0)
         train_challenger(run, 1)
         for iteration in (0, 1):
@@ -35,7 +37,7 @@ def make_questions(seed: Seed, overrides: Sequence[str] = ()) -> AgreementRun:
     return run
 
 
-def open_questions(seed: Seed, overrides: Sequence[str] = ()) -> AgreementRun:
+def open_questions(seed: Seed) -> AgreementRun:
     trained = seed.run / "iteration-01" / Stage.SOLVER.value / "checkpoint"
     places = [
         f"model.path={trained}",
@@ -43,7 +45,7 @@ def open_questions(seed: Seed, overrides: Sequence[str] = ()) -> AgreementRun:
         f"corpus.path={FACTBOOK / 'passages.jsonl'}",
         f"compare.given={seed.questions('held_out')}",
     ]
-    config = load_config(CONFIG, [*places, *overrides], options={"name": "challenger", "seed": seed.number})
+    config = load_config(CONFIG, places, options={"name": "challenger", "seed": seed.number})
     progress = LineProgress(lambda text: print(text, file=sys.stderr, flush=True))
     folder, pack = enter_run_directory(config, seed.folder, progress, packs=None, record=True)
     return AgreementRun(config, folder, pack, progress)
@@ -60,8 +62,8 @@ def questions_of(run: AgreementRun, iteration: int) -> list[Candidate]:
 async def _asked(run: AgreementRun, iteration: int) -> list[Candidate]:
     """Tried on the Solver, whatever their difficulty."""
     policy, solver = run.challenger(iteration), run.promoted_solver(0)
-    engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
-    trial = run.solver_trial(solver, run.config.tasks.rollouts, window=False)
+    engine, policy_format = run.player(policy, Role.CHALLENGER)
+    trial = SolverTrial(run.player(solver, Role.SOLVER), run.config.tasks.rollouts, window=False)
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     context = run.stage_context(1, Stage.TASKS)
 
@@ -69,8 +71,9 @@ async def _asked(run: AgreementRun, iteration: int) -> list[Candidate]:
         key = (run.config.seed, "questions", source.document.id)
         episode = context.challenger_episode(policy_format, key, source)
         rollout = await context.sample_rollout(episode, engine, key)
-        made_from = provenance.model_copy(update={"document_id": source.document.id})
-        made = await make_candidate(context, source, rollout, trial=trial, provenance=made_from, key=key)
+        made = await TaskWriter(context, trial, provenance, key).judge(source, rollout)
         return made.candidate
 
-    return list(await asyncio.gather(*map(ask, task_sources(run, 1))))
+    wanted = run.config.tasks.max_candidates or 4 * run.config.tasks.target
+    sources = stage_sources(run, 1, Stage.TASKS, wanted, or_fewer=True)
+    return list(await asyncio.gather(*map(ask, sources)))

@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from scope_selfplay.config import load_config
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import Role, Rollout, Task
-from scope_selfplay.store import read_records, write_records
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Role, Rollout, Task
+from scope_selfplay.config.load import load_config
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.store.files import read_records, write_records
 
 
 def held_out_answers(
@@ -24,12 +25,11 @@ def held_out_answers(
 async def _answers(run: Run, iteration: int, tasks: list[Task], samples: int) -> list[Rollout]:
     policy = run.solver(iteration)
     engine = run.engine(policy, Role.SOLVER)
-    formats = [run.policy_format(policy, Role.SOLVER, greedy=number == 0) for number in range(1 + samples)]
+    formats = [run.policy_format(policy, Role.SOLVER, greedy=greedy) for greedy in (False, True)]
 
     async def answer(task: Task, number: int) -> Rollout:
         key = (run.config.seed, "held out", iteration, task.id, number)
-        episode = run.context.solver_episode(formats[number], key, task)
-        return await run.context.sample_rollout(episode, engine, key)
+        return await run.context.answer(Player(engine, formats[number == 0]), key, task)
 
     asked = [(task, number) for number in range(1 + samples) for task in tasks]
     return list(await asyncio.gather(*(answer(*each) for each in asked)))

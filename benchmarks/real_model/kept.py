@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.real_model_answers import read_lines
-from scope_selfplay.schemas import Value
-from scope_selfplay.store import write_atomic
-from scope_selfplay.text_match import exact_match, f1
+from scope_selfplay.base.values import Value
+from scope_selfplay.rewards.verify import exact_match, f1
+from scope_selfplay.store.files import write_atomic
 
 KEPT = Path(__file__).parent / "kept"
 

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.markdown import difference, markdown, share
-from benchmarks.marked_text import replace_between
-from benchmarks.real_model.judge_page import judge_table
+from benchmarks.markdown import difference, markdown, replace_between, share
+from benchmarks.real_model.asked_questions import questions_tables
 from benchmarks.real_model.kept import KEPT, Behaviour, Kept, Marks, Said, held_out_questions, read_kept
-from benchmarks.real_model.questions_page import questions_tables
-from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
+from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
 
 SHOWN = 10
 """Questions of the first seed that are shown with their answers."""
@@ -28,8 +26,6 @@ def sections(folder: Path = KEPT) -> dict[str, str]:
             "groups": groups_table(kept),
             "answers": spoken_table(kept[0]),
         }
-    if (folder / "judge.json").exists():
-        found["judge"] = judge_table(folder)
     if (folder / "challenger.json").exists():
         found["questions"] = questions_tables(folder)
     return found

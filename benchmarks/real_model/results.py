@@ -5,11 +5,11 @@ from statistics import fmean
 
 from benchmarks.real_model.kept import Answered, Behaviour, Kept, Said, Step, Training
 from benchmarks.real_model.seeds import Seed
-from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.schemas import Rollout, RolloutStatus
-from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
-from scope_selfplay.store.files import read_rows
-from scope_selfplay.text_match import exact_match, f1
+from scope_selfplay.base.values import Rollout, RolloutStatus
+from scope_selfplay.rewards.verify import exact_match, f1
+from scope_selfplay.run.given import read_given_tasks
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 
 References = Mapping[str, str]
 """By question, the right answer."""

@@ -13,14 +13,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.real_model.traces import FACTBOOK, Script, write_traces
-from benchmarks.real_model_answers import read_lines
+from benchmarks.real_model.traces import Script, write_traces
+from benchmarks.real_model_answers import FACTBOOK, read_lines
 from benchmarks.scope_command import run_python, run_scope
-from scope_selfplay.config import load_config
+from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.store import write_atomic
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.store.files import write_atomic
 
 HERE = Path(__file__).parent
 CONFIG, PACK = HERE / "run.yaml", HERE / "pack"

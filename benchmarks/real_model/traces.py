@@ -15,17 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.factbook_corpus import passage_of
-from benchmarks.real_model_answers import read_lines
+from benchmarks.real_model_answers import FACTBOOK, passage_of, read_lines
+from retrieval.client import bm25_searcher
 from retrieval.corpus import read_documents
-from retrieval.in_process import bm25_searcher
-from scope_selfplay.dialects import dialect
-from scope_selfplay.inference import TextCodec
-from scope_selfplay.prompts import Pack, PromptRole
-from scope_selfplay.schemas import Passage
-from scope_selfplay.search import show_passages
+from scope_selfplay.base.sampling import TextCodec
+from scope_selfplay.base.values import Passage
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.search.searcher import show_passages
 
-FACTBOOK = Path(__file__).parents[2] / "tests" / "fixtures" / "factbook"
 KEY_PHRASES = {
     "capital": "capital of {}",
     "highest": "highest point of {}",

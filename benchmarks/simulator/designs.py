@@ -1,17 +1,169 @@
-"""The reward designs as they are compared: how each judges a group, and how strengths become rewards."""
+"""The reward designs as they are compared: a judge made of numbers, and one group before it.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+Latent qualities go in; noisy, position-biased, sometimes failing verdicts come out. A session drives the package's
+topologies and keeps count.
+"""
 
-from benchmarks.simulator.judge import Quality, SimulatedJudge
-from benchmarks.simulator.sessions import Session
-from scope_selfplay.keys import rng_from
-from scope_selfplay.ranking.brackets import double_elimination, single_elimination
-from scope_selfplay.ranking.margins import balanced, fit_margins, fit_step, position_offset
-from scope_selfplay.ranking.matches import Strengths, Topology, min_max, rank_rewards
-from scope_selfplay.ranking.rounds import group_tournament, swiss
-from scope_selfplay.ranking.topologies import anchor, live, round_robin
+import math
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from scope_selfplay.base.values import Outcome, rng_from
+from scope_selfplay.ranking.balanced import balanced, fit_margins, fit_step, position_offset
+from scope_selfplay.ranking.matches import GroupTopology, Match, Strengths, Topology, min_max, rank_rewards
+from scope_selfplay.ranking.topologies import (
+    LiveLeaderboard,
+    anchor,
+    double_elimination,
+    group_tournament,
+    round_robin,
+    single_elimination,
+    swiss,
+)
+
+Quality = Sequence[float]
+"""Latent quality per entrant of a group, in standard deviations of the population."""
+
+
+@dataclass(frozen=True)
+class SimulatedJudge:
+    """In a call every answer shown gets a score: quality, position, the mood of the call, logistic noise.
+
+    All scales are in standard deviations of the latent quality. `noise`: scale of the logistic noise of
+    a score. `bias`: what the first place is worth over the last. `mood`: standard deviation of a shift
+    that all scores of a call share. `grain`: scores are rounded to its multiples, so that some matches
+    are ties. `failure`: probability that a call brings no verdict. `vagueness`: scale of the logistic
+    noise on one binary criterion.
+    """
+
+    noise: float = 0.58
+    bias: float = 0.8
+    mood: float = 0.7
+    grain: float = 0.5
+    failure: float = 0.02
+    vagueness: float = 0.55
+
+    def compare(self, quality: Quality, match: Match, rng: random.Random) -> Outcome | None:
+        """The two scores; None when the call fails."""
+        scores = self._scores(quality, match, rng)
+        return None if scores is None else Outcome(*scores)
+
+    def order(self, quality: Quality, group: Sequence[int], rng: random.Random) -> list[int] | None:
+        """A group from the best score to the worst, ties in the order shown; None when the call fails."""
+        scores = self._scores(quality, group, rng)
+        if scores is None:
+            return None
+        ranked = sorted(zip(scores, group, strict=True), key=lambda scored: scored[0], reverse=True)
+        return [entrant for _, entrant in ranked]
+
+    def grade(self, quality: float, thresholds: Sequence[float], rng: random.Random) -> float | None:
+        """Share of the criteria met, of those with a verdict; a high threshold is a hard criterion."""
+        met = [
+            quality + self.vagueness * _logistic(rng) > threshold
+            for threshold in thresholds
+            if rng.random() >= self.failure
+        ]
+        return sum(met) / len(met) if met else None
+
+    def _scores(self, quality: Quality, shown: Sequence[int], rng: random.Random) -> list[float] | None:
+        if rng.random() < self.failure:
+            return None
+        mood, last = rng.gauss(0.0, self.mood), max(len(shown) - 1, 1)
+        scores = (
+            quality[entrant] + mood - self.bias * place / last + self.noise * _logistic(rng)
+            for place, entrant in enumerate(shown)
+        )
+        return [self.grain * round(score / self.grain) for score in scores]
+
+
+def _logistic(rng: random.Random) -> float:
+    chance = rng.uniform(1e-12, 1 - 1e-12)
+    return math.log(chance / (1 - chance))
+
+
+Wave = TypeVar("Wave")
+Reply = TypeVar("Reply")
+
+
+@dataclass
+class Session:
+    """`judged` holds the entrants in a call that brought a verdict, `matches` every presentation."""
+
+    quality: Quality
+    judge: SimulatedJudge
+    rng: random.Random
+    calls: int = 0
+    answers: int = 0
+    waves: int = 0
+    judged: set[int] = field(default_factory=set)
+    matches: list[Match] = field(default_factory=list)
+    outcomes: list[Outcome | None] = field(default_factory=list)
+
+    @property
+    def n(self) -> int:
+        return len(self.quality)
+
+    def play(self, topology: Topology, *, both_orders: bool = False) -> Strengths:
+        """Drives a topology of matches, shown in one order or in both. Every verdict is drawn afresh."""
+        return self._drive(topology, lambda wave: [self._match(match, both_orders) for match in wave])
+
+    def play_groups(self, topology: GroupTopology, winners: int) -> Strengths:
+        """Drives a group tournament in which every contested group has that many winners."""
+        return self._drive(topology, lambda wave: [self._winners(group, winners) for group in wave])
+
+    def grade(self, criteria: int) -> Strengths:
+        """Mean of binary criteria whose thresholds are drawn once for the group; one call per criterion."""
+        thresholds = [self.rng.gauss(0.0, 1.0) for _ in range(criteria)]
+        self.calls = self.answers = criteria * self.n
+        self.waves = 1
+        grades = [self.judge.grade(quality, thresholds, self.rng) for quality in self.quality]
+        self.judged.update(entrant for entrant, grade in enumerate(grades) if grade is not None)
+        return grades
+
+    def _drive(
+        self,
+        topology: Generator[list[Wave], list[Reply], Strengths],
+        answer: Callable[[list[Wave]], list[Reply]],
+    ) -> Strengths:
+        try:
+            wave = next(topology)
+            while True:
+                self.waves += 1
+                wave = topology.send(answer(wave))
+        except StopIteration as stop:
+            strengths: Strengths = stop.value
+            return strengths
+
+    def _match(self, match: Match, both_orders: bool) -> Outcome | None:
+        straight = self._shown(match)
+        if not both_orders:
+            return straight
+        swapped = self._shown(Match(match.second, match.first))
+        if straight is None or swapped is None:
+            return None
+        return Outcome(straight.first + swapped.second, straight.second + swapped.first)
+
+    def _shown(self, match: Match) -> Outcome | None:
+        outcome = self.judge.compare(self.quality, match, self.rng)
+        self.calls += 1
+        self.answers += 2
+        self.matches.append(match)
+        self.outcomes.append(outcome)
+        if outcome is not None:
+            self.judged.update(match)
+        return outcome
+
+    def _winners(self, group: list[int], winners: int) -> list[int] | None:
+        order = self.judge.order(self.quality, group, self.rng)
+        self.calls += 1
+        self.answers += len(group)
+        if order is None:
+            return None
+        self.judged.update(group)
+        return order[:winners]
+
 
 STEP = 64
 """Groups of one training step, over which the judge's offset and level are pooled."""
@@ -32,7 +184,7 @@ class Trial(NamedTuple):
 class Design:
     """`play` judges one group. `pooled`: all groups of a step are fitted again with their common offset.
 
-    `levels`: also with the level of the judge's scores, as the shipped `balanced`. `ours`: in none of the papers.
+    `levels`: also with the level of the judge's scores, as the shipped `balanced`.
     """
 
     name: str
@@ -40,10 +192,6 @@ class Design:
     reward: Callable[[Strengths], Strengths]
     pooled: bool = False
     levels: bool = False
-
-    @property
-    def ours(self) -> bool:
-        return self.pooled
 
 
 def run(design: Design, qualities: Sequence[Quality], judge: SimulatedJudge, seed: int) -> list[Trial]:
@@ -123,7 +271,14 @@ def _balanced(calls: int, *, levels: bool) -> Design:
 
 
 def _live(session: Session) -> Topology:
-    return live(session.rng.sample(range(session.n), session.n))
+    """The live tournament in a random order of arrival: a wave for every newcomer but the first."""
+    board = LiveLeaderboard()
+    for entrant in session.rng.sample(range(session.n), session.n):
+        matches = board.join(entrant)
+        outcomes = (yield matches) if matches else []
+        for match, outcome in zip(matches, outcomes, strict=True):
+            board.record(match, outcome)
+    return board.strengths()
 
 
 def _refitted(sessions: Sequence[Session], levels: bool) -> list[Strengths]:

@@ -1,15 +1,16 @@
-"""How well strengths and rewards follow latent quality, with standard errors over groups."""
+"""How well strengths and rewards follow latent quality, with standard errors over groups; which designs are worth their
+calls, and whether the goals of the project hold.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.simulator.designs import Trial
-from benchmarks.simulator.judge import Quality
+from benchmarks.simulator.designs import Quality, Trial
 
 Floats = NDArray[np.float64]
 
@@ -36,18 +37,16 @@ class Fidelity:
     `taus` (groups,): Kendall's tau-b of strengths and quality, NaN for fewer than two judged entrants.
     `moments` (groups, 3): sums of advantage times quality, advantage squared and quality squared over
     the judged entrants; advantages are rewards standardised within the group, qualities are centred
-    there. `flat`: share of groups with equal rewards. `missing`: entrants without a strength;
-    `unearned`: those with one that were never judged.
+    there. `missing`: entrants without a strength; `unearned`: those with one that
+    were never judged.
     """
 
     name: str
-    ours: bool
     calls: float
     answers: float
     waves: float
     taus: Floats
     moments: Floats
-    flat: float
     missing: int
     unearned: int
 
@@ -67,7 +66,7 @@ class Fidelity:
         return Gain(_mean(self.taus - other.taus), Estimate(float(difference), error))
 
 
-def measure(name: str, ours: bool, trials: Sequence[Trial], qualities: Sequence[Quality]) -> Fidelity:
+def measure(name: str, trials: Sequence[Trial], qualities: Sequence[Quality]) -> Fidelity:
     truths = [np.asarray(quality, dtype=np.float64) for quality in qualities]
     verdicts = [
         (strength is not None, entrant in trial.judged)
@@ -76,13 +75,11 @@ def measure(name: str, ours: bool, trials: Sequence[Trial], qualities: Sequence[
     ]
     return Fidelity(
         name=name,
-        ours=ours,
         calls=float(np.mean([trial.calls for trial in trials])),
         answers=float(np.mean([trial.answers for trial in trials])),
         waves=float(np.mean([trial.waves for trial in trials])),
         taus=np.array([_tau(trial, truth) for trial, truth in zip(trials, truths, strict=True)]),
         moments=np.array([_moments(trial, truth) for trial, truth in zip(trials, truths, strict=True)]),
-        flat=float(np.mean([len(set(trial.rewards)) == 1 for trial in trials])),
         missing=sum(not has_strength for has_strength, _ in verdicts),
         unearned=sum(has_strength and not judged for has_strength, judged in verdicts),
     )
@@ -130,3 +127,90 @@ def _left_out(moments: Floats) -> Floats:
 
 def _jackknife(left_out: Floats) -> float:
     return float(np.sqrt((len(left_out) - 1) * left_out.var()))
+
+
+Results = Mapping[str, Fidelity]
+"""One size and one judge, by name of design."""
+
+
+class Goal(NamedTuple):
+    """One claim, what was measured for it, and whether it holds."""
+
+    claim: str
+    measured: str
+    holds: bool
+
+
+class _Duel(NamedTuple):
+    n: int
+    calls: int
+    against: int
+    tau: float | None
+    correlation: float | None
+
+
+# Balanced with so many calls against single elimination; None asks for equality.
+_DUELS = [
+    _Duel(8, 28, 28, 0.05, 0.07),
+    _Duel(8, 18, 28, None, None),
+    _Duel(4, 6, 12, None, None),
+    _Duel(16, 42, 60, None, None),
+]
+
+# What ships against the paper's bracket, the one of `arenarl`, and against a bracket by margins; last, both sides by
+# the same half of what a call says.
+_SIDES = [
+    ("balanced", "single elimination, own scores"),
+    ("balanced", "single elimination"),
+    ("balanced, margins", "single elimination"),
+]
+
+
+def pareto_front(results: Sequence[Fidelity], value: Callable[[Fidelity], float]) -> list[Fidelity]:
+    """The designs that no other one beats with as few calls, by rising calls."""
+    front: list[Fidelity] = []
+    for result in sorted(results, key=lambda result: (result.calls, -value(result))):
+        if not front or value(result) > value(front[-1]):
+            front.append(result)
+    return front
+
+
+def check_goals(by_size: Mapping[int, Results], failing: Results) -> list[Goal]:
+    """`failing`: eight entrants before a judge of which 15 % of the calls fail."""
+    goals = [_duel(by_size[duel.n], duel, *side) for duel in _DUELS if duel.n in by_size for side in _SIDES]
+    steady = failing["balanced, 28 calls"].tau
+    unearned = sum(result.unearned for result in failing.values())
+    missing = sum(result.missing for result in failing.values())
+    return [
+        *goals,
+        Goal("N=8, 15 % failures: balanced, 28 calls, stays above .64 tau", str(steady), steady.value > 0.64),
+        Goal(
+            "N=8, 15 % failures: no strength for an entrant that was never judged",
+            f"{unearned} with a strength, {missing} without",
+            unearned == 0,
+        ),
+    ]
+
+
+def _duel(results: Results, duel: _Duel, ours: str, theirs: str) -> Goal:
+    gain = results[f"{ours}, {duel.calls} calls"].gain_over(results[theirs])
+    assert round(results[theirs].calls) == duel.against
+    wanted = "equals" if duel.tau is None else f"exceeds by {duel.tau} tau and {duel.correlation} correlation"
+    return Goal(
+        f"N={duel.n}: {ours}, {duel.calls} calls, {wanted}: {theirs}, {duel.against} calls",
+        f"tau {_signed(gain.tau)}, correlation {_signed(gain.correlation)}",
+        _reaches(gain, duel),
+    )
+
+
+def _reaches(gain: Gain, duel: _Duel) -> bool:
+    """Equal is not behind by more than 0.02 or two standard errors."""
+    pairs = ((gain.tau, duel.tau), (gain.correlation, duel.correlation))
+    return all(
+        estimate.value >= (-max(0.02, 2 * estimate.error) if least is None else least)
+        for estimate, least in pairs
+    )
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.value:+.3f} ± {estimate.error:.3f}"

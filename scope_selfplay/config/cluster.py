@@ -1,27 +1,166 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
-from typing import Annotated, Literal, Self
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.config.pods import (
-    CPU,
-    MEMORY,
-    REPOSITORY,
-    Image,
-    LabelKey,
-    LabelValue,
-    ObjectName,
-    OptionalImage,
-    PodConfig,
-    PodPatch,
-    TolerationConfig,
-    VolumeConfig,
+
+CPU = r"^[0-9]+(\.[0-9]+)?m?$"
+OUR_MOUNTS = (
+    *("/data", "/tmp", "/tmp/cache", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
+    "/var/run/secrets/kubernetes.io/serviceaccount",
 )
+"""Mount paths that pods of a run use themselves."""
+_WRITABLE = ("/data", "/tmp", "/tmp/cache")
+REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
+MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
+
+_WORD = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = rf"{_WORD}(\.{_WORD})*"
+_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PATH = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = (
+    r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?/)?"
+    rf"{_PATH}(/{_PATH})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
+
+
+def _name(pattern: str, what: str, longest: int = 253) -> Any:
+    """A name by the API server's rule; unlike a pattern's error, the message describes a valid one."""
+
+    def check(name: str) -> str:
+        if len(name) > longest or not re.fullmatch(pattern, name):
+            raise ValueError(f"found {name!r}, expected {what}")
+        return name
+
+    return AfterValidator(check)
+
+
+_AN_IMAGE = "an image's name, with a tag or a digest of 64 digits, such as registry.example/scope:1"
+_A_KEY = "a label's key of at most 63 letters, digits, -, _ and ., such as team.example/pool"
+Image = Annotated[str, _name(_IMAGE, _AN_IMAGE, 512)]
+OptionalImage = Annotated[str, _name(f"({_IMAGE})?", _AN_IMAGE, 512)]
+ObjectName = Annotated[
+    str, _name(_DOMAIN, "the name of an object: small letters, digits, - and ., such as my-secret")
+]
+LabelKey = Annotated[str, _name(rf"({_DOMAIN}/)?{_LABEL}", _A_KEY, 317)]
+OptionalLabelKey = Annotated[
+    str, _name(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none, such as nvidia.com/gpu", 317)
+]
+LabelValue = Annotated[
+    str, _name(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and ., such as a100")
+]
+
+
+_FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9} | {
+    letter + i: base**power
+    for i, base, letters in (("i", 1024.0, "KMGTPE"), ("", 1e3, "kMGTPE"))
+    for power, letter in enumerate(letters, start=1)
+}
+
+
+def amount(quantity: Any) -> float:
+    """A Kubernetes quantity as a number: `500m` is 0.5, `1Gi` 1073741824."""
+    text = str(quantity)
+    number = text.rstrip("KMGTPEkmuni")
+    return float(number) * _FACTORS[text.removeprefix(number)]
+
+
+class TolerationConfig(ConfigSection):
+    key: OptionalLabelKey = ""
+    """Key of the tolerated taint; every taint when empty."""
+    operator: Literal["Exists", "Equal"] = "Exists"
+    """How the taint's value is compared."""
+    value: str = ""
+    """Value of the taint, for `Equal`."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; every effect when empty."""
+
+
+class VolumeConfig(ConfigSection):
+    """An additional volume, such as a company's certificates or a cache of models on NFS."""
+
+    name: str = Field(pattern=r"^extra(-[a-z0-9]+)+$", max_length=63)
+    """Name of the volume: `extra-` and a word."""
+    path: str = Field(pattern=r"^/")
+    """Mount path; the mount is read-only."""
+    source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
+    """Volume source, as in a pod spec: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
+
+    @field_validator("path")
+    @classmethod
+    def _hides_nothing_of_ours(cls, path: str) -> str:
+        """Of the pods' own mount paths, only the writable ones may have a volume below them, such as a model cache."""
+        place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
+        for ours in map(PurePosixPath, OUR_MOUNTS):
+            is_below = ours in place.parents and str(ours) not in _WRITABLE
+            if place == ours or place in ours.parents or is_below:
+                raise ValueError(
+                    f"found {path!r}, which meets {ours}, where pods have their own; choose another place"
+                )
+        return path
+
+
+def _check_pod_patch(patch: dict[str, Any]) -> dict[str, Any]:
+    """What a patch may hold: metadata and spec of a pod, whose lists of containers, variables, volumes have names."""
+    metadata, spec = patch.get("metadata") or {}, patch.get("spec") or {}
+    wrong = sorted({*patch} - {"metadata", "spec"})
+    wrong += [f"metadata.{key}" for key in sorted({*metadata} - {"labels", "annotations"})]
+    if wrong:
+        raise ValueError(
+            f"found {wrong[0]}; a pod's patch has metadata (labels, annotations) and spec, as in a PodTemplate"
+        )
+    own = [key for key in metadata.get("labels") or {} if key.startswith(("scope/", "app.kubernetes.io/"))]
+    if own:
+        raise ValueError(f"found the label {own[0]}, by which the run finds its pods; use another key")
+    for kind in ("containers", "initContainers"):
+        if any("name" not in container for container in spec.get(kind) or []):
+            raise ValueError(
+                f"found one of spec.{kind} without a name; the run's own container is called main"
+            )
+    return patch
+
+
+PodPatch = Annotated[dict[str, Any], AfterValidator(_check_pod_patch)]
+"""A strategic-merge patch of a pod's template, as `kubectl patch` takes it."""
+
+
+class PodConfig(ConfigSection):
+    """One container's GPUs, and what goes with them. Requests and limits are equal, so that it is evicted last."""
+
+    WITHOUT_GPU: ClassVar[tuple[int, int]] = (4, 16)
+    TINY: ClassVar[tuple[int, int]] = (1, 2)
+
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of each pod; CPU cores and memory go with them."""
+    pod: PodPatch = Field(default_factory=dict)
+    """A strategic-merge patch of these pods, applied after `cluster.pod`: variables such as NCCL_*, annotations,
+    affinity, a runtimeClassName, other resources than go with GPUs. The container is called `main`; null deletes."""
+
+    def with_gpus(self) -> tuple[int, int]:
+        """CPU cores and GiB of memory of a pod with GPUs."""
+        return 4 * self.gpus, (32 if self.gpus <= 2 else 64) * self.gpus
+
+    def amounts(self, *, tiny: bool = False) -> dict[str, str]:
+        """`cpu` and `memory`, as Kubernetes quantities: as the patch says, else what goes with the GPUs."""
+        cpu, memory = self.TINY if tiny else self.with_gpus() if self.gpus else self.WITHOUT_GPU
+        containers = (self.pod.get("spec") or {}).get("containers") or []
+        main: dict[str, Any] = next((each for each in containers if each["name"] == "main"), {})
+        resources = main.get("resources") or {}
+        stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        usual = {"cpu": f"{cpu}", "memory": f"{memory}Gi"}
+        return {name: str(stated.get(name) or found) for name, found in usual.items()}
+
 
 Sharding = Literal["full", "hybrid"]
 """torch's words for what a training over several nodes keeps on each GPU."""
+GRACE = 120
+"""Seconds between SIGTERM and SIGKILL of a stage: work is abandoned at once, a checkpoint in writing is finished."""
 OFFLOADED = range(2, 4)
 """So many GPUs that hold one copy between them keep it in host memory: two of 80 GB hold an 8B trainer only with its
 optimizer there, four hold it without."""
@@ -42,19 +181,15 @@ class ImagesConfig(ConfigSection):
     """Serves the index with `scope serve-retriever`."""
 
 
-class StageConfig(PodConfig):
-    deadline: int = Field(default=172_800, ge=60)
-    """Seconds after which an attempt is stopped, including the wait for a node; the next one resumes its work."""
-    grace: int = Field(default=120, ge=1)
-    """Seconds between SIGTERM and SIGKILL: work is abandoned at once, a checkpoint in writing is finished."""
-
-
-class TaskMakingStageConfig(StageConfig):
+class TaskMakingStageConfig(PodConfig):
     shards: int = Field(default=1, ge=1, le=99)
     """Number of Jobs among which the documents are divided."""
 
 
-class TrainingStageConfig(StageConfig):
+class TrainingStageConfig(PodConfig):
+    WITHOUT_GPU: ClassVar[tuple[int, int]] = (16, 64)
+    TINY: ClassVar[tuple[int, int]] = (1, 4)
+
     nodes: int = Field(default=1, ge=1)
     """Nodes that train together; more than one needs Kubernetes 1.24."""
     sharding: Sharding = "full"
@@ -62,23 +197,19 @@ class TrainingStageConfig(StageConfig):
     `hybrid`, a share among those of its node (if it has several), so that only gradients go from node to node, once
     per update."""
 
+    def with_gpus(self) -> tuple[int, int]:
+        """Two GPUs have the trainer's states in host memory: 175 to 222 GiB for the paper's models (`scope plan`)."""
+        return 8 * self.gpus, (64 if self.gpus == 1 else 128 if self.gpus in OFFLOADED else 96) * self.gpus
+
 
 class ChallengerStageConfig(TrainingStageConfig):
     gpus: int = Field(default=2, ge=0)
-    """GPUs of each node."""
-    cpu: str = Field(default="16", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="256Gi", pattern=MEMORY)
-    """Memory. With two GPUs the trainer's states are here: 175 to 222 GiB for the paper's models (`scope plan`)."""
+    """GPUs of each pod; CPU cores and memory go with them."""
 
 
 class SolverStageConfig(TrainingStageConfig):
     gpus: int = Field(default=4, ge=0)
-    """GPUs of each node."""
-    cpu: str = Field(default="32", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="384Gi", pattern=MEMORY)
-    """Memory."""
+    """GPUs of each pod; CPU cores and memory go with them."""
 
 
 class ServerConfig(PodConfig):
@@ -86,16 +217,13 @@ class ServerConfig(PodConfig):
     """Whether the run starts this server; false if the config names a running one, or if none is needed."""
     args: tuple[str, ...] = ()
     """Additional arguments of `vllm serve`, or of `scope serve-...`."""
-    startup: int = Field(default=1800, ge=10)
-    """Seconds from the creation of the server until it must be ready."""
-    canary: int = Field(default=60, ge=1)
-    """Timeout of the one-token probe in seconds (vLLM's `/health` succeeds even when the engine hangs). After three
-    timeouts in a row during which no other request got a token, the server is restarted."""
 
 
 class PolicyServerConfig(ServerConfig):
+    WITHOUT_GPU: ClassVar[tuple[int, int]] = (8, 24)
+
     gpus: int = Field(default=2, ge=0)
-    """GPUs."""
+    """GPUs of each pod; CPU cores and memory go with them."""
     tensor_parallel: int | None = Field(default=None, ge=1)
     """GPUs that share one copy of the model; `gpus / tensor_parallel` copies answer side by side (vLLM's data
     parallelism). When left out, 1 where the model's name says at most 18 billion parameters (`Qwen3-8B`: it fits a GPU
@@ -103,21 +231,18 @@ class PolicyServerConfig(ServerConfig):
     replicas: int = Field(default=1, ge=1, le=99)
     """Servers of this kind, each with `gpus` GPUs, perhaps on different nodes. Prompts with the same beginning go to
     the same one, whose cache has it; when one is gone, the others take its prompts."""
-    cpu: str = Field(default="8", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="64Gi", pattern=MEMORY)
-    """Memory."""
 
-    @model_validator(mode="after")
-    def _divides_its_gpus(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if self.tensor_parallel and self.gpus % self.tensor_parallel:
-            raise ValueError(
+            yield (
                 f"found tensor_parallel {self.tensor_parallel} and {self.gpus} gpus; it must divide them, such as 1"
             )
-        return self
 
 
 class JudgeServerConfig(PolicyServerConfig):
+    WITHOUT_GPU: ClassVar[tuple[int, int]] = (1, 1)
+    TINY: ClassVar[tuple[int, int]] = WITHOUT_GPU
+
     model: str = "/data/models/judge"
     """Folder of the frozen judge on the volume."""
 
@@ -131,6 +256,10 @@ class RetrieverServerConfig(ServerConfig):
     index: str = "/data/index/default"
     """Folder of the index on the volume."""
 
+    def amounts(self, *, tiny: bool = False) -> dict[str, str]:
+        """`cpu` and `memory`: those of a retriever go with its index."""
+        return {"cpu": self.cpu, "memory": self.memory}
+
     @property
     def workers(self) -> int:
         """Search processes: those of `args`, else one for each CPU but the one that answers requests; one on a GPU."""
@@ -138,10 +267,10 @@ class RetrieverServerConfig(ServerConfig):
             name, _, value = argument.partition("=")
             if name == "--workers":
                 return int(value or self.args[row + 1])
-        return 1 if self.gpus else max(1, int(self.cores) - 1)
+        return 1 if self.gpus else max(1, int(amount(self.cpu)) - 1)
 
 
-class WarmStartConfig(StageConfig):
+class WarmStartConfig(PodConfig):
     """Supervised training before the run, by a Job of its own. What it writes is the run's M0: `model.path`."""
 
     start: str = Field(pattern=r"^/")
@@ -159,11 +288,10 @@ class WarmStartConfig(StageConfig):
     max_length: int = Field(default=32_768, ge=64)
     """Maximum tokens of a trajectory; longer ones are left out and counted."""
     gpus: int = Field(default=8, ge=0)
-    """GPUs."""
-    cpu: str = Field(default="32", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="384Gi", pattern=MEMORY)
-    """Memory."""
+    """GPUs of each pod; CPU cores and memory go with them."""
+
+    def with_gpus(self) -> tuple[int, int]:
+        return 4 * self.gpus, 48 * self.gpus
 
 
 class PublishedFileConfig(ConfigSection):
@@ -178,10 +306,10 @@ class PublishedFileConfig(ConfigSection):
 class IndexJobConfig(PodConfig):
     """The Job that builds the index. With a GPU it has the image of the trainer, and torch encodes the passages."""
 
-    cpu: str = Field(default="16", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="64Gi", pattern=MEMORY)
-    """Memory."""
+    WITHOUT_GPU: ClassVar[tuple[int, int]] = (16, 64)
+
+    def with_gpus(self) -> tuple[int, int]:
+        return self.WITHOUT_GPU
 
 
 class PrepareConfig(ConfigSection):
@@ -207,14 +335,7 @@ class PrepareConfig(ConfigSection):
     """Supervised training of the base model on trajectories, before the run (ArenaRL, section 6.1)."""
 
 
-class GangConfig(ConfigSection):
-    """Each stage is one JobSet with all its servers, which Kueue admits as a whole; needs JobSet and Kueue."""
-
-    queue: ObjectName
-    """LocalQueue of the namespace in which the stages wait."""
-
-
-class EvaluationJobConfig(StageConfig):
+class EvaluationJobConfig(PodConfig):
     """A Job of its own that lets checkpoints of the run answer benchmarks: `kubectl apply -k RUN/evaluate`."""
 
     checkpoints: tuple[str, ...] = Field(min_length=1)
@@ -225,10 +346,9 @@ class EvaluationJobConfig(StageConfig):
     """Additional options of `scope eval`, such as `--samples=4` or `--pairwise`."""
     gpus: int = Field(default=1, ge=0)
     """GPUs; the Job samples from the checkpoints itself, one after the other."""
-    cpu: str = Field(default="8", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="64Gi", pattern=MEMORY)
-    """Memory."""
+
+    def with_gpus(self) -> tuple[int, int]:
+        return 8 * self.gpus, 64 * self.gpus
 
 
 class ClusterConfig(ConfigSection):
@@ -270,14 +390,15 @@ class ClusterConfig(ConfigSection):
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of every pod, controller and preparing Jobs included: proxies, annotations, a scheduler.
     The container is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
-    gang: GangConfig | None = None
-    """One JobSet per stage, admitted by a queue; when left out, servers are Deployments, and a stage is a Job."""
     patience: int = Field(default=900, ge=60)
     """Seconds for which a run holds GPUs while another of its pods finds no node; up to twice as long, so that two
     runs do not give up together. Then its servers are deleted, and it tries again after a pause that doubles."""
     expiry: int = Field(default=43_200, ge=3600)
     """Seconds after which the cluster ends a run whose controller is not at work any more (an hour later it has deleted
     its servers, with their GPUs). It goes on from the volume when its folder is applied again."""
+    deadline: int = Field(default=172_800, ge=60)
+    """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
+    work."""
     retries: int = Field(default=3, ge=0)
     """Number of retries of a failed stage; outages, stops and evictions do not count."""
     keep: int = Field(default=86_400, ge=600)
@@ -289,7 +410,7 @@ class ClusterConfig(ConfigSection):
     """Stage B, and the held-out tasks."""
     train_solver: SolverStageConfig = SolverStageConfig()
     """Stage C."""
-    compare: StageConfig = StageConfig()
+    compare: PodConfig = PodConfig()
     """Stage D."""
     evaluate: EvaluationJobConfig | None = None
     """A Job that evaluates checkpoints on benchmarks, whenever it is applied."""

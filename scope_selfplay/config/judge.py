@@ -1,30 +1,21 @@
 """The judge: its endpoints, sampling, timeouts and retries."""
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import Truncation
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Truncation
+from scope_selfplay.config.base import ConfigSection, ServedConfig
 
 
-class EndpointConfig(ConfigSection):
-    base_url: str = ""
-    """An OpenAI-compatible endpoint, such as `http://127.0.0.1:8000/v1`."""
-    replicas: tuple[str, ...] = ()
-    """Further endpoints of the same model. Prompts about one task go to the same one, whose cache has their beginning;
-    when one is gone, the others take its prompts."""
-    model: str | None = None
-    """Name of the model at the endpoint; may be left out if the endpoint serves only one model."""
-    revision: str = ""
-    """Identifies the weights, for example by their sha256; cached judgements are keyed by model name and revision."""
+class EndpointConfig(ServedConfig):
     weights: str | None = Field(default=None, pattern="^[0-9a-f]{8,64}$")
     """Required hash of the served weights, as printed by `scope serve-model`. It is checked at the start against the
-    endpoint's `/info`, or against the end of the model's name if there is no such page (vLLM)."""
-    api_key_env: str | None = None
-    """Environment variable that holds the key."""
+    endpoint's `/info`, or against the end of the model's name if there is no such page (vLLM). Cached judgements are
+    keyed by the model's name and this."""
     context: int | None = Field(default=None, ge=1)
     """Context length in tokens; when left out, the value reported by the endpoint. A completion may take half of it,
     and a prompt what a completion leaves: longer texts are cut."""
@@ -38,30 +29,14 @@ class EndpointConfig(ConfigSection):
     template: dict[str, bool | int | str] = Field(default_factory=dict)
     """Arguments of the model's chat template, such as `enable_thinking`."""
 
-    @property
-    def each_url(self) -> tuple[str, ...]:
-        """Where the model is served: `base_url` and those of the replicas."""
-        return (self.base_url, *self.replicas)
-
 
 class JudgeRole(StrEnum):
-    """The role of a call to a judge model; `judge.endpoints` has one field per role."""
+    """The question of a call to a judge model, by which `judge.endpoints` and `judge.calls` differ."""
 
     GATES = "gates"
     RUBRIC = "rubric"
     GRADE = "grade"
     COMPARE = "compare"
-
-
-class RoleEndpointsConfig(ConfigSection):
-    gates: EndpointConfig | None = None
-    """Endpoint for gates, instead of `judge.endpoint` (SCOPE, figure 4)."""
-    rubric: EndpointConfig | None = None
-    """Endpoint for rubrics, instead of `judge.endpoint`."""
-    grade: EndpointConfig | None = None
-    """Endpoint for grades, instead of `judge.endpoint`."""
-    compare: EndpointConfig | None = None
-    """Endpoint for comparisons, selections and scores, instead of `judge.endpoint`; for example a held-out judge."""
 
 
 class CallConfig(ConfigSection):
@@ -73,25 +48,27 @@ class CallConfig(ConfigSection):
     """Maximum tokens of one completion, including thinking."""
 
 
-class JudgeRetryConfig(ConfigSection):
-    call: float = Field(default=600.0, gt=0)
-    """Timeout of one completion in seconds, from the moment it is sent."""
-    retries: int = Field(default=2, ge=0, le=2)
-    """Maximum number of retries of an unreadable or failed judgement, each with another seed."""
-    silence: float = Field(default=30.0, gt=0)
-    """Seconds without any reply after which a one-token probe checks whether the engine is alive."""
-    canary: float = Field(default=30.0, gt=0)
-    """Timeout of that probe in seconds; when it expires, the circuit breaker opens."""
-    failures: int = Field(default=8, ge=1)
-    """Consecutive failures after which the circuit breaker opens."""
-    outage: float = Field(default=600.0, gt=0)
-    """Seconds for which calls wait for an endpoint that is down or busy before they fail."""
-    stage: float | None = Field(default=None, gt=0)
-    """Deadline of one stage in seconds, after which the judge refuses calls; the stage stops and can be resumed."""
+CALLS: Mapping[JudgeRole, CallConfig] = {
+    JudgeRole.GATES: CallConfig(temperature=0.0),
+    JudgeRole.RUBRIC: CallConfig(temperature=0.0, max_tokens=8192),
+    JudgeRole.GRADE: CallConfig(),
+    JudgeRole.COMPARE: CallConfig(),
+}
+"""Table 9: rubrics at T=0 with 8,192 tokens, grades at T=0.6 with 16,384."""
+
+
+def _over_defaults(given: object) -> object:
+    """The sampling of every question: what is given, over `CALLS`."""
+    if not isinstance(given, Mapping):
+        return given
+    usual: dict[str, Any] = {role.value: call.model_dump() for role, call in CALLS.items()}
+    for role, call in given.items():
+        usual[role] = {**usual.get(role, {}), **call} if isinstance(call, Mapping) else call
+    return usual
 
 
 class NoiseConfig(ConfigSection):
-    """Shares of the judge's calls that are spoilt on purpose, by one of these kinds each; 0 spoils none."""
+    """Shares of the judge's calls that are spoilt on purpose, by one of these kinds each."""
 
     unreadable: float = Field(default=0.0, ge=0, le=1)
     """Share of calls without a verdict that can be read: a fault as any other, after all retries."""
@@ -112,16 +89,14 @@ class NoiseConfig(ConfigSection):
 
     @property
     def description(self) -> str:
-        """`first 10%, longer 30% (half at 40 words)`; "" where there is no noise."""
+        """`first 10%, longer 30% (half at 40 words)`."""
         shares = {name: getattr(self, name) for name in ("unreadable", "wrong", "first", "longer")}
         listed = ", ".join(f"{name} {100 * share:g}%" for name, share in shares.items() if share)
         return f"{listed} (half at {self.half_length} words)" if self.longer else listed
 
-    @model_validator(mode="after")
-    def _is_a_share(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if self.total > 1:
-            raise ValueError(f"the shares add up to {self.total:g}; a call is spoilt once, so at most to 1")
-        return self
+            yield f"the shares add up to {self.total:g}; a call is spoilt once, so at most to 1"
 
 
 _MODEL_CANARIES = 0.01
@@ -133,13 +108,14 @@ class CanariesConfig(ConfigSection):
     rate: float | None = Field(default=None, ge=0, le=0.5)
     """Canaries per judgement; 0 asks none. When left out, 0.01 where a model judges, and 0 for a judge by rule, which
     cannot change."""
-    least: float = Field(default=0.7, ge=0, le=1)
-    """Share of the canaries of one role, and of one kind of them, that a judge has to get right: a stage stops with
-    exit 75 where the 99 % interval of the share lies below. 0 never stops."""
-    enough: int = Field(default=10, ge=1)
-    """Canaries of a role or kind below which nothing is stopped."""
     file: str | None = None
     """JSON lines with cases of your own; when left out, cases are made from the run's documents."""
+
+
+def _stated(given: object) -> object:
+    return (
+        {key: given[key] for key in given if given[key] is not None} if isinstance(given, Mapping) else given
+    )
 
 
 class JudgeConfig(ConfigSection):
@@ -148,21 +124,21 @@ class JudgeConfig(ConfigSection):
     the reference; `model` calls an endpoint."""
     endpoint: EndpointConfig = EndpointConfig()
     """Endpoint of the judge model; used for every role without an endpoint of its own."""
-    endpoints: RoleEndpointsConfig = RoleEndpointsConfig()
-    """Endpoints for individual roles."""
+    endpoints: Annotated[dict[JudgeRole, EndpointConfig], BeforeValidator(_stated)] = Field(
+        default_factory=dict
+    )
+    """Endpoints of their own for `gates`, `rubric`, `grade` or `compare` (comparisons, selections and scores), with the
+    settings of `judge.endpoint`: `{compare: {base_url: ...}}` (SCOPE, figure 4)."""
     evaluate: tuple[EndpointConfig, ...] = ()
     """Endpoints of judges that decide and train nobody: they grade and compare held-out answers. Promotion goes by the
     first, and `scope eval` asks each. When left out, the judge that trains decides, too."""
     verdict: Literal["written", "token"] = "written"
     """Form of gates, grades and preferences: reasoning with a verdict (the paper), or one constrained token."""
-    gate_call: CallConfig = CallConfig(temperature=0.0)
-    """Sampling of gates."""
-    rubric_call: CallConfig = CallConfig(temperature=0.0, max_tokens=8192)
-    """Sampling of rubrics (Table 9: T=0, 8,192 tokens)."""
-    grade_call: CallConfig = CallConfig()
-    """Sampling of grades (Table 9: T=0.6, 16,384 tokens)."""
-    compare_call: CallConfig = CallConfig()
-    """Sampling of comparisons, selections and scores."""
+    calls: Annotated[dict[JudgeRole, CallConfig], BeforeValidator(_over_defaults)] = Field(
+        default_factory=lambda: dict(CALLS)
+    )
+    """Sampling by question: `temperature` (retries are never greedy), `top_p` and `max_tokens` of a completion with its
+    thinking, each over the default (Table 9)."""
     max_chars: int = Field(default=48_000, ge=1000)
     """Maximum characters of all candidates in one prompt; longer candidates are cut, all to the same length. Where the
     prompt is still too long for the judge's context, the limit is halved until it fits."""
@@ -170,34 +146,38 @@ class JudgeConfig(ConfigSection):
     """What a text that is too long for a prompt loses: its end, or its middle."""
     concurrency: int = Field(default=256, ge=1)
     """Maximum concurrent requests to one endpoint."""
-    patience: JudgeRetryConfig = JudgeRetryConfig()
-    """Timeouts and retries of judge calls."""
-    allowed_hosts: tuple[str, ...] | None = None
-    """Hosts that may be called; when left out, the hosts of the endpoints."""
+    patience: float = Field(default=600.0, gt=0)
+    """Seconds for which a completion may take, and for which calls wait for an endpoint that is down or busy before
+    they fail."""
+    retries: int = Field(default=2, ge=0, le=2)
+    """Maximum number of retries of an unreadable or failed judgement, each with another seed."""
     cache: str | None = "judgements.sqlite"
     """File of cached judgements, relative to the run's folder; null disables the cache."""
-    prompts: str = "wikipedia"
-    """Prompt pack that supplies the judge prompts that the run's own pack lacks."""
     gates: tuple[Gate, ...] | None = None
     """Quality gates of a task; when left out, those of the prompt pack. An empty list is the paper's ablation."""
     failure_budget: float = Field(default=0.02, ge=0, le=1)
     """Share of failed verdicts above which a stage stops with exit 75, once it has made at least 50 calls."""
-    noise: NoiseConfig = NoiseConfig()
-    """Errors that a judge by rule makes on purpose, for experiments on judges that err."""
+    noise: NoiseConfig | None = None
+    """Errors that a judge by rule makes on purpose, for experiments on judges that err: shares of its calls that are
+    `unreadable`, `wrong`, in favour of the `first` shown or of the `longer` answer (docs/judge.md)."""
     canaries: CanariesConfig = CanariesConfig()
     """Questions with known verdicts, by which a judge that fails is noticed."""
 
+    @field_validator("noise")
+    @classmethod
+    def _without_shares_there_is_none(cls, noise: NoiseConfig | None) -> NoiseConfig | None:
+        return noise if noise and noise.total else None
+
     def endpoint_of(self, role: JudgeRole) -> EndpointConfig:
         """The endpoint of a role."""
-        own: EndpointConfig | None = getattr(self.endpoints, role.value)
-        return own or self.endpoint
+        return self.endpoints.get(role, self.endpoint)
 
     @property
     def deciding(self) -> tuple["JudgeConfig", ...]:
         """A judge for each endpoint of `evaluate`, which fills every role; without any, the judge that trains."""
         if self.kind != "model" or not self.evaluate:
             return (self,)
-        alone = {"endpoints": RoleEndpointsConfig(), "evaluate": ()}
+        alone: dict[str, Any] = {"endpoints": {}, "evaluate": ()}
         return tuple(self.model_copy(update={"endpoint": endpoint, **alone}) for endpoint in self.evaluate)
 
     @property
@@ -207,73 +187,41 @@ class JudgeConfig(ConfigSection):
             return self.canaries.rate
         return _MODEL_CANARIES if self.kind == "model" else 0.0
 
-    def call_of(self, role: JudgeRole) -> CallConfig:
-        """The sampling of a role's completions."""
-        match role:
-            case JudgeRole.GATES:
-                return self.gate_call
-            case JudgeRole.RUBRIC:
-                return self.rubric_call
-            case JudgeRole.GRADE:
-                return self.grade_call
-            case JudgeRole.COMPARE:
-                return self.compare_call
-
-    @model_validator(mode="after")
-    def _is_reachable(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         placed = self.endpoint.base_url or all(self.endpoint_of(role).base_url for role in JudgeRole)
         if self.kind == "model" and not placed:
-            raise ValueError(
-                "a model judge needs judge.endpoint.base_url, for example http://127.0.0.1:8000/v1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _evaluators_are_reachable(self) -> Self:
+            yield ("a model judge needs judge.endpoint.base_url, for example http://127.0.0.1:8000/v1")
         if self.evaluate and self.kind != "model":
-            raise ValueError(
-                f"evaluate names endpoints, found kind {self.kind}; use kind: model, or leave it out"
-            )
+            yield f"evaluate names endpoints, found kind {self.kind}; use kind: model, or leave it out"
         if not all(endpoint.base_url for endpoint in self.evaluate):
-            raise ValueError(
-                "every endpoint of evaluate needs a base_url, for example http://127.0.0.1:8001/v1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _canaries_can_be_judged(self) -> Self:
+            yield ("every endpoint of evaluate needs a base_url, for example http://127.0.0.1:8001/v1")
         if self.kind == "verifier" and self.canaries.rate:
-            raise ValueError(
+            yield (
                 f"canaries.rate is {self.canaries.rate:g}, but kind verifier compares boxed answers and reads no text; "
                 "leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _noise_can_be_borne(self) -> Self:
-        if self.noise.total and self.kind == "model":
-            raise ValueError(
+        if self.noise and self.kind == "model":
+            yield (
                 f"noise ({self.noise.description}) is for judges by rule, found kind model, which errs by itself; "
                 "leave noise out, or use kind lexical"
             )
-        if self.noise.unreadable > self.failure_budget:
-            raise ValueError(
+        if self.noise and self.noise.unreadable > self.failure_budget:
+            yield (
                 f"noise.unreadable ({self.noise.unreadable:g}) is over failure_budget ({self.failure_budget:g}), so "
                 "every stage would stop; raise judge.failure_budget above it"
             )
-        return self
 
 
-# The weights are checked at the start, and the tokenizer tells what hostile texts may not spell: no judgement changes.
-_WHERE = {"base_url", "replicas", "api_key_env", "weights", "tokenizer"}
+# The tokenizer tells what hostile texts may not spell: no judgement changes.
+_WHERE = {"base_url", "api_key_env", "tokenizer"}
 OPERATION: dict[str, Any] = {
     "canaries": True,
     "concurrency": True,
     "patience": True,
-    "allowed_hosts": True,
+    "retries": True,
     "cache": True,
     "endpoint": _WHERE,
-    "endpoints": dict.fromkeys(RoleEndpointsConfig.model_fields, _WHERE),
+    "endpoints": dict.fromkeys(JudgeRole, _WHERE),
     "evaluate": {"__all__": _WHERE},
 }
 """Operational settings of the judge, which do not affect judgements: they may change within a run."""

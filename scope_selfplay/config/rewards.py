@@ -4,13 +4,13 @@
 `arenarl`, or `{design: arena, topology: swiss}`, or `{design: tournament_grpo_2_1_1, repeats: 2}`.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
+from scope_selfplay.base.errors import did_you_mean
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.errors import did_you_mean
 
 Rubrics = Literal["task", "query", "none"]
 VerifierCheck = Literal["auto", "exact", "boxed", "f1"]
@@ -42,11 +42,19 @@ class VerifierReward(RewardSettings):
     box, else `exact`."""
 
 
-class ImplicitReward(RewardSettings):
-    design: Literal["implicit"] = "implicit"
-    """One score from 0 to 10 for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
+class QueryRubrics(RewardSettings):
     rubrics: Rubrics = "query"
     """The rubric shown: the `task`'s own, one of the `query` alone (a question's own, else written), or `none`."""
+
+
+class TaskRubrics(RewardSettings):
+    rubrics: Rubrics = "task"
+    """The rubric shown: the `task`'s own, one written from the `query` alone, or `none` (ArenaRL)."""
+
+
+class ImplicitReward(QueryRubrics):
+    design: Literal["implicit"] = "implicit"
+    """One score from 0 to 10 for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
 
 
 class ExplicitReward(RewardSettings):
@@ -60,11 +68,9 @@ class ExplicitReward(RewardSettings):
     in its group first, then weighted and summed, and the sums are normalised over the step (GDPO; TRL's names)."""
 
 
-class PairwiseReward(RewardSettings):
+class PairwiseReward(QueryRubrics):
     design: Literal["pairwise"] = "pairwise"
     """Share of pairs won, each pair judged once, plus the format (Tournament-GRPO, equation 15)."""
-    rubrics: Rubrics = "query"
-    """The rubric shown: the `task`'s own, one of the `query` alone (a question's own, else written), or `none`."""
 
 
 class TraceReward(RewardSettings):
@@ -86,11 +92,9 @@ class PointwiseReward(TraceReward):
 class WinRateReward(TraceReward):
     design: Literal["win_rate"] = "win_rate"
     """Mean soft outcome over all pairs, each pair judged once (Reasoning Arena, equation 8)."""
-    gamma: float = Field(default=0.9, gt=0.5, le=1)
-    """Value of a win, gamma; a loss is worth 1 - gamma (equation 7)."""
 
 
-class GroupTournamentReward(RewardSettings):
+class GroupTournamentReward(QueryRubrics):
     design: Literal["group_tournament"] = "group_tournament"
     """Repeated tournaments of small groups; points per win, min-max, plus the format (Tournament-GRPO, Algorithm 1)."""
     group_size: int = Field(default=2, ge=2)
@@ -101,20 +105,16 @@ class GroupTournamentReward(RewardSettings):
     """A tournament ends with at most this many answers, K_final."""
     repeats: int = Field(default=4, ge=1)
     """Tournaments per group of rollouts, M."""
-    rubrics: Rubrics = "query"
-    """The rubric shown: the `task`'s own, one of the `query` alone (a question's own, else written), or `none`."""
 
-    @model_validator(mode="after")
-    def _each_group_loses_an_answer(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if not self.winners < self.group_size or self.winners > self.final:
-            raise ValueError(
+            yield (
                 f"group_size ({self.group_size}), winners ({self.winners}) and final ({self.final}) need "
                 "winners < group_size and winners <= final"
             )
-        return self
 
 
-class ArenaReward(RewardSettings):
+class ArenaReward(TaskRubrics):
     design: Literal["arena"] = "arena"
     """A tournament of whole trajectories, scored in pairs; rewards by rank (ArenaRL, section 4)."""
     topology: Literal["round_robin", "anchor", "single_elimination", "double_elimination", "swiss"] = (
@@ -125,16 +125,9 @@ class ArenaReward(RewardSettings):
     """Judge every pair in both orders and average the scores (equation 3)."""
     score: Literal["margin", "own"] = "margin"
     """What is averaged: score differences within a call, or an answer's own scores (the paper)."""
-    anchor_score: Literal["zero", "mean"] | None = None
-    """Score of the anchor, in topologies with one: margin 0, or the mean of its results (the paper). When left out,
-    `zero` with score margins, and `mean` with own scores, which have no other."""
-    rounds: int | None = Field(default=None, ge=1)
-    """Rounds of the topology `swiss`; when left out, log2 of the number of answers, rounded up."""
     reset: bool = False
     """With `double_elimination`: who comes from the losers' bracket and wins the final has to win it again, because one
     defeat eliminates nobody; one more match at most, which is judged anew."""
-    rubrics: Rubrics = "task"
-    """The rubric shown: the `task`'s own, one written from the `query` alone, or `none` (the paper)."""
     results: bool = True
     """Show the judge what the tools returned, too; the paper shows it thoughts, calls and the answer (section 3.3)."""
 
@@ -142,36 +135,23 @@ class ArenaReward(RewardSettings):
     def has_anchor(self) -> bool:
         return self.topology in ANCHORED
 
-    @model_validator(mode="after")
-    def _every_setting_acts(self) -> Self:
-        needs = {"anchor_score": ANCHORED, "rounds": ("swiss",), "reset": ("double_elimination",)}
-        for name, topologies in needs.items():
-            if getattr(self, name) not in (None, False) and self.topology not in topologies:
-                raise ValueError(
-                    f"{name} does nothing with topology {self.topology}, only with {' and '.join(topologies)}; "
-                    "leave it out"
-                )
-        if self.anchor_score == "zero" and self.score == "own":
-            raise ValueError(
-                "anchor_score zero does nothing with score own, whose scale has no zero; use mean, or score margin"
+    def mistakes(self) -> Iterator[str]:
+        if self.reset and self.topology != "double_elimination":
+            yield (
+                f"reset does nothing with topology {self.topology}, only with double_elimination; leave it out"
             )
-        return self
 
 
 class LiveReward(TraceReward):
     design: Literal["live"] = "live"
     """A finished rollout meets the best, worst and median so far; Bradley-Terry, min-max (Reasoning Arena)."""
-    gamma: float = Field(default=0.9, gt=0.5, le=1)
-    """Value of a win, gamma; a loss is worth 1 - gamma (equation 7)."""
 
 
-class BalancedReward(RewardSettings):
+class BalancedReward(TaskRubrics):
     design: Literal["balanced"] = "balanced"
     """Evenly spread pairs in a single round; one position offset and one score scale per step; min-max."""
     meetings: float = Field(default=4.5, ge=1)
     """Average number of comparisons per answer: with 8 answers, 4.5 means 18 calls and 7 means 28."""
-    rubrics: Rubrics = "task"
-    """The rubric shown: the `task`'s own, one written from the `query` alone, or `none`."""
 
 
 AnyReward = (
@@ -193,22 +173,15 @@ DESIGNS: dict[str, type[AnyReward]] = {
 }
 """Every design by its name."""
 
+
+def _tournament(**sizes: int) -> dict[str, Any]:
+    return {"design": "group_tournament", **sizes}
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     **{name: {"design": name} for name in DESIGNS},
-    "tournament_grpo_2_1_1": {
-        "design": "group_tournament",
-        "group_size": 2,
-        "winners": 1,
-        "final": 1,
-        "repeats": 4,
-    },
-    "tournament_grpo_4_2_2": {
-        "design": "group_tournament",
-        "group_size": 4,
-        "winners": 2,
-        "final": 2,
-        "repeats": 8,
-    },
+    "tournament_grpo_2_1_1": _tournament(group_size=2, winners=1, final=1, repeats=4),
+    "tournament_grpo_4_2_2": _tournament(group_size=4, winners=2, final=2, repeats=8),
     "gdpo": {"design": "explicit", "aggregation": "normalize_then_sum"},
     "arenarl": {"design": "arena", "score": "own", "rubrics": "none", "results": False},
     "arenarl_pointwise": {"design": "pointwise", "prompt": "answer"},
@@ -234,18 +207,12 @@ class RoutingSettings(ConfigSection):
 
 
 GREEDILY_JUDGED = frozenset(
-    {
-        "implicit",
-        "explicit",
-        "gdpo",
-        "pairwise",
-        "group_tournament",
-        "tournament_grpo_2_1_1",
-        "tournament_grpo_4_2_2",
-    }
+    name
+    for name, settings in PRESETS.items()
+    if settings["design"] in ("implicit", "explicit", "pairwise", "group_tournament")
 )
 """Designs and presets of Tournament-GRPO: their judge samples at temperature 0 and top_p 0.95 (table 4) unless
-`judge.compare_call` says otherwise."""
+`judge.calls.compare` says otherwise."""
 
 
 def preset_of(reward: object) -> str | None:

@@ -3,18 +3,24 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.config.base import WHOLE_SETTINGS, ConfigSection
+from scope_selfplay.base.values import CorpusReader
+from scope_selfplay.config.base import (
+    OPERATION_OF_SEARCH,
+    OPERATION_OF_TOOLS,
+    WHOLE_SETTINGS,
+    ConfigSection,
+    SearchConfig,
+    ServedConfig,
+    ToolConfig,
+)
 from scope_selfplay.config.cluster import ClusterConfig
 from scope_selfplay.config.judge import OPERATION, JudgeConfig
 from scope_selfplay.config.rewards import GREEDILY_JUDGED, preset_of
-from scope_selfplay.config.search import OPERATION_OF_SEARCH, SearchConfig, without_retriever
-from scope_selfplay.config.tools import OPERATION_OF_TOOLS, ToolConfig
-from scope_selfplay.config.training import ChallengerConfig, SolverConfig
-from scope_selfplay.schemas import CorpusReader
+from scope_selfplay.config.training import INHERITED, ChallengerConfig, SolverConfig
 
 
 class LoraConfig(ConfigSection):
@@ -53,9 +59,6 @@ class ModelConfig(ConfigSection):
     """Share of the GPU's memory for a colocated vLLM while rollouts are made; during updates it has none."""
     vllm_url: str | None = None
     """URL of the server for `vllm_server`, such as `http://127.0.0.1:8000`; TRL sends it the weights."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of frozen policies in this process; `auto` uses a GPU if there is one. The policy in training samples on
-    the device of the trainer."""
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
     """Attention of the model in training: torch's own, or FlashAttention's kernels (a GPU and the package flash-attn),
     under which training rows are packed without padding."""
@@ -71,27 +74,21 @@ class ModelConfig(ConfigSection):
     max_length: int = Field(default=16_384, ge=64)
     """Tokens of prompt and response together (Table 9, max model length)."""
 
-    @model_validator(mode="after")
-    def _processes_share_the_sampling(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         alike = self.engine == "in_process" and self.deterministic is not False and not self.lora.rank
         if self.processes > 1 and not alike:
-            raise ValueError(
+            yield (
                 f"processes ({self.processes}) sample from whole weights with engine in_process and, so that it is the "
                 f"same in each of them, deterministic: true; found engine {self.engine}, deterministic: "
                 f"{str(self.deterministic).lower()}, lora.rank {self.lora.rank}; use processes 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _is_reachable(self) -> Self:
         if self.engine == "vllm_server" and not self.vllm_url:
-            raise ValueError("engine vllm_server needs vllm_url, for example http://127.0.0.1:8000")
+            yield "engine vllm_server needs vllm_url, for example http://127.0.0.1:8000"
         if self.engine == "in_process" and self.attention != "sdpa":
-            raise ValueError(
+            yield (
                 f"engine in_process samples from the model in training with attention sdpa, found {self.attention}; "
                 "use sdpa, or a vLLM engine"
             )
-        return self
 
 
 class CorpusConfig(ConfigSection):
@@ -114,44 +111,19 @@ class CorpusConfig(ConfigSection):
     embedded_held_out: int = Field(default=160, ge=16)
     """Number of articles of the second world, which the held-out tasks are about."""
 
-    @model_validator(mode="after")
-    def _has_documents_to_sample(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if self.sample is not None and self.path in ("embedded", "none"):
-            raise ValueError(f"sample {self.sample} needs a path to draw from, found {self.path}")
-        return self
-
-
-class PartnerConfig(ConfigSection):
-    base_url: str | None = None
-    """URL of the partner's server, such as `http://127.0.0.1:8000/v1`; when left out, it runs in this process."""
-    replicas: tuple[str, ...] = ()
-    """URLs of further servers of the same checkpoint; prompts with the same beginning go to the same one."""
-    model: str | None = None
-    """Name of the model at the server; may be left out if the server serves only one model."""
-    api_key_env: str | None = None
-    """Environment variable that holds the key."""
-    priority: bool = False
-    """Tell the server to serve later turns of an episode first: it is vLLM with `--scheduling-policy priority`, as the
-    partners that a cluster's run starts."""
-
-    @property
-    def each_url(self) -> tuple[str, ...]:
-        """Where the checkpoint is served; empty where it runs in this process."""
-        return () if self.base_url is None else (self.base_url, *self.replicas)
+            yield f"sample {self.sample} needs a path to draw from, found {self.path}"
 
 
 class PartnersConfig(ConfigSection):
-    challenger: PartnerConfig = PartnerConfig()
+    challenger: ServedConfig = ServedConfig()
     """The frozen Challenger C_t that writes tasks."""
-    solver: PartnerConfig = PartnerConfig()
+    solver: ServedConfig = ServedConfig()
     """The frozen Solver that difficulty is estimated with (S_{t-1}) and that answers the held-out tasks (S_t)."""
     concurrency: int = Field(default=256, ge=1)
     """Maximum concurrent requests to a partner's server, on average over its replicas; later turns of an episode are
     sent before first ones."""
-    call: float = Field(default=900.0, gt=0)
-    """Timeout of one turn in seconds, from the moment it is sent."""
-    outage: float = Field(default=600.0, gt=0)
-    """Seconds for which a turn waits for a partner that is down; then the stage stops and can be resumed."""
 
 
 class SamplingConfig(ConfigSection):
@@ -173,8 +145,6 @@ class TasksConfig(ConfigSection):
     """Lower end of the difficulty window (appendix G)."""
     high: float = Field(default=0.8, ge=0, le=1)
     """Upper end of the difficulty window (appendix G)."""
-    max_missing: float = Field(default=0.5, ge=0, le=1)
-    """Share of ungraded rollouts above which a candidate stays unresolved."""
     in_flight: int = Field(default=256, ge=1)
     """Documents that are processed concurrently (appendix G: batches of 200-500)."""
     search_turns: dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]] | None = None
@@ -182,13 +152,11 @@ class TasksConfig(ConfigSection):
     types: tuple[str, ...] | None = None
     """Task types in use; when left out, all that the prompt pack enables."""
 
-    @model_validator(mode="after")
-    def _window_and_shares_select_something(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if self.low >= self.high:
-            raise ValueError(f"low ({self.low}) must be below high ({self.high})")
+            yield f"low ({self.low}) must be below high ({self.high})"
         if self.search_turns is not None and not any(self.search_turns.values()):
-            raise ValueError("search_turns needs a share above 0, for example {1: 4, 2: 3, 3: 2}")
-        return self
+            yield "search_turns needs a share above 0, for example {1: 4, 2: 3, 3: 2}"
 
 
 class CompareConfig(ConfigSection):
@@ -199,20 +167,17 @@ class CompareConfig(ConfigSection):
     about the embedded corpus, equally many with 1 to 5 links to follow; about any other corpus the Challenger's."""
     promotion: Literal["always", "not_worse", "better"] = "always"
     """When the next iteration starts from S_t: always (the paper), only if S_t is shown to be no worse than the
-    checkpoint that it was trained from by `tolerance`, or only if it is shown to be better."""
+    checkpoint that it was trained from by `tolerance`, or only if it is shown to be better: the whole 95 % interval of
+    the difference lies above 0."""
     evidence: Literal["ratings", "scores"] = "ratings"
     """Evidence for the decision: ratings from the judge's comparisons, or the share of the held-out rubrics met."""
-    margin: float = Field(default=0.0, ge=0)
-    """Better and worse mean that the whole 95 % interval of the difference is beyond this margin, in units of the
-    evidence."""
     tolerance: float = Field(default=0.1, gt=0)
     """How much worse S_t might be with promotion not_worse, in units of the evidence: the whole 95 % interval of the
     difference must lie above minus this (non-inferiority)."""
-    stop: Literal["never", "worse"] = "never"
-    """`worse` ends the run with exit 0 at the first Solver that is worse than the checkpoint it was trained from."""
-    patience: int | None = Field(default=None, ge=1)
-    """End the run with exit 0 when none of this many consecutive Solvers is better than the checkpoint that the first
-    of them was trained from."""
+    stop: Literal["never", "worse"] | Annotated[int, Field(ge=1)] = "never"
+    """What ends the run with exit 0: `worse`, the first Solver that is worse than the checkpoint it was trained from; a
+    number, so many consecutive Solvers of which none is better than the checkpoint that the first of them was trained
+    from."""
     both_orders: bool = False
     """Judge every pair of answers in both orders, at twice the calls; otherwise the order alternates over the tasks."""
     swap_with: int | None = Field(default=None, ge=0)
@@ -221,8 +186,6 @@ class CompareConfig(ConfigSection):
     benchmarks: tuple[str, ...] = ()
     """Benchmarks that every Solver also answers, as `scope eval --benchmark` takes them: a leaderboard for each grows
     in the run's `benchmarks/`. They decide nothing, and may change within a run."""
-    resamples: int = Field(default=2000, ge=100)
-    """Bootstrap resamples of the intervals."""
 
 
 class TrackingConfig(ConfigSection):
@@ -262,34 +225,26 @@ class RunConfig(ConfigSection):
     cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_validator(mode="after")
-    def _rollouts_ahead_have_an_engine(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         overlap = self.challenger.overlap or self.solver.overlap
         if overlap and self.model.engine == "vllm_colocated":
-            raise ValueError(
+            yield (
                 f"overlap ({overlap}) samples beside the update, in which model.engine vllm_colocated sleeps; use "
                 "overlap 0, or vllm_server"
             )
-        return self
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_sets_the_judges_sampling(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        solver, judge = given.get("solver"), given.get("judge", {})
-        reward = solver.get("reward") if isinstance(solver, Mapping) else None
-        if preset_of(reward) not in GREEDILY_JUDGED or not isinstance(judge, Mapping):
-            return given
-        call = judge.get("compare_call", {})
-        if not isinstance(call, Mapping):
-            return given
-        return {**given, "judge": {**judge, "compare_call": {"temperature": 0.0, "top_p": 0.95, **call}}}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _another_engine_needs_no_retriever(cls, given: Any) -> Any:
-        return without_retriever(given) if isinstance(given, Mapping) else given
+    def _some_defaults_follow_from_other_settings(cls, given: Any) -> Any:
+        solver = _section(given, "solver")
+        if preset_of(solver.get("reward")) in GREEDILY_JUDGED:
+            given = _over({"temperature": 0.0, "top_p": 0.95}, given, "judge", "calls", "compare")
+        # The Challenger trains as the Solver does, but for what it states.
+        given = _over({key: solver[key] for key in INHERITED if key in solver}, given, "challenger")
+        if _section(given, "search", "engine").get("name", "scope") != "scope":
+            # A run that searches somebody else's engine starts no retriever unless it says so.
+            given = _over({"serve": False}, given, "cluster", "retriever")
+        return given
 
     @property
     def held_out(self) -> str | None:
@@ -306,28 +261,44 @@ class RunConfig(ConfigSection):
             "iterations": True,
             "stop_after": True,
             "judge": OPERATION | self._as_before,
-            "model": {"vllm_memory", "vllm_url", "device", "processes"},
-            "challenger": {"save_every", "keep_checkpoints"},
-            "solver": {"save_every", "keep_checkpoints"},
+            "model": {"vllm_memory", "vllm_url", "processes"},
+            "challenger": {"save_every"},
+            "solver": {"save_every"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
             "search": OPERATION_OF_SEARCH | ({"engine": True} if self.search.engine.name == "scope" else {}),
             "partners": True,
             "cluster": True,
-            "compare": {"stop", "patience", "tolerance", "benchmarks"},
+            "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)
 
     @property
     def _as_before(self) -> dict[str, bool]:
         """Settings of the judge that a run without them has had always, also before there were any."""
-        unset = {"noise": not self.judge.noise.total, "evaluate": not self.judge.evaluate}
+        unset = {"noise": not self.judge.noise, "evaluate": not self.judge.evaluate}
         return {name: True for name, is_unset in unset.items() if is_unset}
 
     @property
     def hash(self) -> str:
         """`content` in 16 hex digits."""
         return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _section(given: Any, *path: str) -> Mapping[str, Any]:
+    """What was given at a path; empty where that is no mapping."""
+    for name in path:
+        given = given.get(name) if isinstance(given, Mapping) else None
+    return given if isinstance(given, Mapping) else {}
+
+
+def _over(defaults: Mapping[str, Any], given: Any, *path: str) -> Any:
+    """`given` over these defaults at a path; as it is where something on the path is no mapping."""
+    if not isinstance(given, Mapping) or not defaults:
+        return given
+    if not path:
+        return {**defaults, **given}
+    return {**given, path[0]: _over(defaults, given.get(path[0], {}), *path[1:])}
 
 
 def changed_settings(before: RunConfig, after: RunConfig) -> list[str]:

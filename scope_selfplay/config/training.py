@@ -1,13 +1,13 @@
 """Training of the two roles."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.config.rewards import ROUTED, ArenaReward, Reward, Routing, RubricReward, preset_of
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.config.rewards import ROUTED, Reward, Routing, RubricReward, preset_of
 
 
 class TrainConfig(ConfigSection):
@@ -38,50 +38,32 @@ class TrainConfig(ConfigSection):
     """Weight of the KL divergence from M0, beta (equation 3, Table 9)."""
     loss: Literal["grpo", "dr_grpo", "dapo", "cispo", "gspo"] = "grpo"
     """Policy loss: `grpo` (the paper), `dr_grpo` (no length or std scaling), `dapo` (mean over tokens), `cispo`
-    (clips the importance weights, not the objective), `gspo` (one importance ratio per row)."""
-    clip_low: float | None = Field(default=None, gt=0)
-    """Clip range of the probability ratio below 1; when left out, that of the loss (0.2; cispo 1.0; gspo 3e-4)."""
-    clip_high: float | None = Field(default=None, gt=0)
-    """Clip range of the ratio above 1; when left out, that of the loss (0.2; dapo 0.28; cispo 2.0; gspo 4e-4)."""
+    (clips the importance weights, not the objective), `gspo` (one importance ratio per row). Ratios are clipped as in
+    its paper: to 1 - 0.2 and 1 + 0.2; dapo 1 + 0.28; cispo 1 + 2.0 only; gspo 1 - 3e-4 and 1 + 4e-4."""
     sampling_cap: float | None = Field(default=None, ge=0)
     """Cap of the weights that correct for the difference between the engine's and the trainer's probability of a token:
     the token's loss is multiplied by min(trained / sampled, cap). 0 means no weights; when left out, 3 (as in TRL) with
     vLLM engines or overlap and no weights with in_process alone."""
     save_every: int = Field(default=1, ge=1)
-    """Steps between checkpoints, from which a killed stage resumes: with 1 a kill costs the step at work alone."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """How many checkpoints stay while the stage trains; an older one is removed when a newer one is whole, all are at
-    its end. With 1 there is none to go back to where the newest is damaged."""
+    """Steps between checkpoints, from which a killed stage resumes: with 1 a kill costs the step at work alone. The
+    last two stay until the stage ends."""
     max_prompt: int = Field(ge=8)
     """Maximum prompt tokens (Table 9: Challenger 1,024, Solver 2,048)."""
     max_response: int = Field(default=8192, ge=8)
     """Maximum tokens of all turns after the prompt, including tool results (Table 9)."""
     max_turn: int | None = Field(default=None, ge=8)
     """Maximum tokens of a single turn; a turn that reaches the limit ends the rollout as truncated."""
-    mask_truncated: bool = False
-    """Leave truncated rollouts out of the update; their rewards still count in the group's mean."""
+    format_weight: float = Field(default=0.5, ge=0)
+    """lambda_fmt (equations 4 and 6)."""
 
-    @model_validator(mode="after")
-    def _groups_fill_the_updates(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
         if self.batch % self.updates:
-            raise ValueError(
-                f"updates ({self.updates}) must divide the groups of a step, batch ({self.batch})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _limits_fit_the_loss(self) -> Self:
-        if self.loss == "cispo" and self.clip_low is not None and self.clip_low < 1:
-            raise ValueError(
-                f"clip_low ({self.clip_low}) must be at least 1 with loss cispo, which clips its weights on one side "
-                "only; leave it out"
-            )
+            yield f"updates ({self.updates}) must divide the groups of a step, batch ({self.batch})"
         if self.sampling_cap is not None and 0 < self.sampling_cap < 1:
-            raise ValueError(
+            yield (
                 f"sampling_cap ({self.sampling_cap}) would weigh tokens less that engine and trainer agree on; use at "
                 "least 1, or 0 for no weights"
             )
-        return self
 
 
 class ChallengerConfig(TrainConfig):
@@ -94,14 +76,17 @@ class ChallengerConfig(TrainConfig):
     of co-evolution (figure 3); with 0, the base model does. When left out, it is trained in every iteration."""
     rollouts: int = Field(default=8, ge=1)
     """Solver rollouts per task to estimate its difficulty, N (Table 9)."""
-    format_weight: float = Field(default=0.5, ge=0)
-    """lambda_fmt (equation 4)."""
-    difficulty_weight: float = Field(default=1.0, ge=0)
-    """lambda_diff (equation 4)."""
     target: float = Field(default=0.5, gt=0, lt=1)
     """Mean score at which the difficulty reward peaks, tau (equation 5)."""
     invalid_searches: int = Field(default=1, ge=0)
     """Turns without a valid action that are answered with a reminder of the format; one more ends the rollout."""
+
+
+KEPT_CHECKPOINTS = 2
+"""So many checkpoints stay while a stage trains: with one there is none to go back to where the newest is damaged."""
+
+INHERITED = tuple(key for key in TrainConfig.model_fields if key not in ("batch", "max_prompt"))
+"""Settings of `solver` that `challenger` has, too: it trains in the same way but for what it states."""
 
 
 class SolverConfig(TrainConfig):
@@ -124,22 +109,15 @@ class SolverConfig(TrainConfig):
     routing: Routing = None
     """Use `solver.reward` only for groups whose `rubric` or `verifier` rewards are all equal; others keep those. `auto`
     takes the verifier where a task has a reference answer; the presets of Reasoning Arena imply it."""
-    rubric_weight: float = Field(default=1.0, ge=0)
-    """lambda_acc (equation 6)."""
-    format_weight: float = Field(default=0.5, ge=0)
-    """lambda_fmt (equation 6)."""
     search_weight: float = Field(default=0.1, ge=0)
-    """lambda_search (equation 6)."""
-    search_saturation: int = Field(default=3, ge=1)
-    """Searches at which the search reward reaches 1 (Table 9)."""
-    length_factor: bool = True
-    """Scale the rubric score by the answer's length (equation 7); off is the paper's ablation."""
+    """lambda_search (equation 6); three searches have all of it (Table 9)."""
     length_soft: int = Field(default=1024, ge=1)
     """Answer tokens up to which the score is not reduced (Table 9)."""
     length_hard: int = Field(default=2048, ge=2)
     """Answer tokens from which the factor is the floor (Table 9)."""
     length_floor: float = Field(default=0.05, ge=0, le=1)
-    """Share of the rubric score that an answer of length_hard tokens or more keeps (Table 9)."""
+    """Share of the rubric score that an answer of length_hard tokens or more keeps (Table 9); 1 is the paper's ablation
+    without the length factor."""
 
     @property
     def needs_rubrics(self) -> bool:
@@ -156,27 +134,21 @@ class SolverConfig(TrainConfig):
             return {**given, "routing": "auto"}
         return given
 
-    @model_validator(mode="after")
-    def _routing_and_lengths_fit(self) -> Self:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         by = self.routing.by if self.routing is not None else None
         if by == self.reward.design or (by == "auto" and self.reward.design == "verifier"):
-            raise ValueError(
+            yield (
                 f"routing by {by} needs another reward to go to than {self.reward.design}; "
                 "for example solver.reward=live"
             )
-        if isinstance(self.reward, ArenaReward) and (self.reward.rounds or 0) >= self.group_size:
-            raise ValueError(
-                f"reward.rounds ({self.reward.rounds}) must be below group_size ({self.group_size}): later rounds "
-                "would have to repeat pairs"
-            )
         if self.resample and self.routing is not None and self.routing.budget is not None:
-            raise ValueError(
+            yield (
                 f"resample ({self.resample}) would spend routing.budget ({self.routing.budget}), which bounds "
                 "the calls of a step, in every round again; leave one of them out"
             )
         if self.length_hard <= self.length_soft:
-            raise ValueError(f"length_hard ({self.length_hard}) must exceed length_soft ({self.length_soft})")
-        return self
+            yield f"length_hard ({self.length_hard}) must exceed length_soft ({self.length_soft})"
 
 
 def check_shares(settings: TrainConfig, processes: int) -> int:

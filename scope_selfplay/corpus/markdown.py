@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from scope_selfplay.errors import CorpusError
-from scope_selfplay.schemas import Document
-from scope_selfplay.strict_yaml import YamlError, parse_yaml
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import Document
+from scope_selfplay.base.yaml import YamlError, parse_yaml
 
 _MARKS = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|$)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from scope_selfplay.corpus.conversion import CONVERTED_SUFFIXES, INSTALL, can_convert
-from scope_selfplay.schemas import CorpusReader
+from scope_selfplay.base.values import CorpusReader
+from scope_selfplay.corpus.convert import CONVERTED_SUFFIXES, INSTALL, can_convert
 
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 TEXT_SUFFIXES = (*MARKDOWN_SUFFIXES, ".txt")
@@ -14,48 +14,37 @@ _LINES = (".jsonl", ".json", ".tsv", ".gz", ".csv", ".parquet")
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class FolderSurvey:
+class FolderSurvey(NamedTuple):
     """Paths in the order in which they are read; `skipped` has the reason for each of the others."""
 
-    read: tuple[Path, ...]
-    skipped: Mapping[Path, str] = field(default_factory=dict)
+    read: list[Path]
+    skipped: dict[Path, str]
 
     def __str__(self) -> str:
         found = f"{len(self.read):,} files are read"
-        if not self.skipped:
-            return found
-        reasons: dict[str, list[Path]] = {}
-        for path, reason in self.skipped.items():
-            reasons.setdefault(reason, []).append(path)
-        parts = [
-            f"{len(paths):,} {reason} ({', '.join(path.name for path in paths[:_SHOWN])}"
-            f"{', ...' if len(paths) > _SHOWN else ''})"
-            for reason, paths in reasons.items()
-        ]
-        return f"{found}, {len(self.skipped):,} skipped: {'; '.join(parts)}"
+        return f"{found}, {listed(self.skipped)}" if self.skipped else found
 
-    @property
-    def advice(self) -> str:
-        return (
-            "convert or move what should be read; `scope documents PATH --json` shows what is"
-            if self.skipped
-            else ""
-        )
+
+def listed(skipped: Mapping[Path, str]) -> str:
+    """The files that are not read, by reason: `1 skipped: 1 need ... (a.pdf)`."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in skipped.items():
+        reasons.setdefault(reason, []).append(path.name)
+    parts = [
+        f"{len(names):,} {reason} ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})"
+        for reason, names in reasons.items()
+    ]
+    return f"{len(skipped):,} skipped: {'; '.join(parts)}"
 
 
 def survey(folder: Path, reader: CorpusReader | None) -> FolderSurvey:
     """All files below a folder but hidden ones, as a reader takes them."""
     own = MARKDOWN_SUFFIXES if reader is CorpusReader.MARKDOWN_SECTIONS else TEXT_SUFFIXES
-    read: list[Path] = []
-    skipped: dict[Path, str] = {}
-    for path, fault in sorted(_files_below(folder)):
-        reason = fault or _reason_to_skip(path, own)
-        if reason:
-            skipped[path] = reason
-        else:
-            read.append(path)
-    return FolderSurvey(tuple(read), skipped)
+    reasons = {path: fault or _reason_to_skip(path, own) for path, fault in sorted(_files_below(folder))}
+    return FolderSurvey(
+        [path for path, reason in reasons.items() if not reason],
+        {path: reason for path, reason in reasons.items() if reason},
+    )
 
 
 def _reason_to_skip(path: Path, own: tuple[str, ...]) -> str:

@@ -18,30 +18,29 @@ one block are on lines of their own. The Instruct models do not think natively; 
 opens the thinking in the prompt.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from scope_selfplay.dialects.calls import (
-    SEARCH_FORM,
-    CallSyntax,
-    ToolForm,
-    read_function_calls,
-    read_object_call,
-    write_function_call,
-    write_object_call,
-)
-from scope_selfplay.dialects.turn import (
+from scope_selfplay.base.errors import ConfigError, did_you_mean
+from scope_selfplay.dialects.turns import (
     ANSWER_TAGS,
+    SEARCH_FORM,
     TASK_TAGS,
     THINK_CLOSE,
     Call,
+    CallSyntax,
+    ToolForm,
     TurnParts,
     call_blocks,
     only_block,
+    read_function_calls,
+    read_object_call,
     split_thinking,
     valid_query,
+    write_function_call,
+    write_object_call,
 )
 
 EXAMPLE_QUERY = "your search query"
@@ -49,16 +48,10 @@ EXAMPLE_QUERY = "your search query"
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One model family's way to search and think (SCOPE Table 11); tasks and answers look alike in all.
-
-    `read_query` gets the stripped text between the search tags and returns the query or None; `write_query`
-    is its inverse and returns the text between the tags, whitespace included.
-    """
+    """One model family's way to search and think (SCOPE Table 11); tasks and answers look alike in all."""
 
     name: str
     search_tags: tuple[str, str]
-    read_query: Callable[[str], str | None]
-    write_query: Callable[[str], str]
     result_tags: tuple[str, str] | None
     """What encloses the passages; None where the chat role alone marks them."""
     tool_role: str
@@ -115,10 +108,14 @@ class Dialect:
         task = only_block(body, "task", (THINK_CLOSE, *ANSWER_TAGS, *self.call_tags))
         if task is not None and ("<question>" in task or "</question>" in task):
             task = only_block(task, "question", ())
-        query, call = self._query(body), None
-        if self.tools and (call := self._call(body)) is not None:
-            query = _searched(call)
-            call = None if query is not None else call
+        calls = list(self._calls_in(body))
+        if not self.tools:
+            # What is no search is no call.
+            calls = [call for call in calls if _searched(call) is not None][:1]
+        # The first that can be read, or else the first one.
+        call = next((call for call in calls if call.arguments is not None), calls[0] if calls else None)
+        query = None if call is None else _searched(call)
+        call = None if query is not None else call
         answer = only_block(body, "answer", (THINK_CLOSE, *TASK_TAGS, *self.call_tags))
         return TurnParts(thinking, query, task, answer, call)
 
@@ -128,11 +125,7 @@ class Dialect:
         Raises ValueError for a query that no call can carry: blank, with whitespace around it, longer than
         about 16,000 characters, with half a surrogate pair, or with a tag that the family cannot escape.
         """
-        opener, closer = self.search_tags
-        call = f"{opener}{self.write_query(query)}{closer}"
-        if self.parse(call) != TurnParts(thinking=None, query=query, task=None, answer=None):
-            raise ValueError(f"the {self.name} dialect cannot write a search for {query[:80]!r}")
-        return call
+        return self.tool_call(SEARCH_FORM.name, {"query": query})
 
     def tool_call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The call that `parse` reads back as exactly this. Raises ValueError for one that no call can carry."""
@@ -159,18 +152,7 @@ class Dialect:
             passages_text = passages_text.replace(tag, tag.replace("<", "< "))
         return f"{opener}\n{passages_text}\n{closer}"
 
-    def _query(self, body: str) -> str | None:
-        """The first valid search."""
-        blocks = call_blocks(body, *self.search_tags, (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS))
-        queries = (self.read_query(block.text) for block in blocks)
-        return next((query for query in queries if query is not None), None)
-
-    def _call(self, body: str) -> Call | None:
-        """The first call that can be read, or else the first one."""
-        calls = list(self._all_calls(body))
-        return next((call for call in calls if call.arguments is not None), calls[0] if calls else None)
-
-    def _all_calls(self, body: str) -> Iterator[Call]:
+    def _calls_in(self, body: str) -> Iterator[Call]:
         foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
         if self.calls is not None:
             for block in call_blocks(body, *self.search_tags, foreign):
@@ -193,8 +175,6 @@ def _searched(call: Call) -> str | None:
 QWEN25 = Dialect(
     name="qwen2.5",
     search_tags=("<search>", "</search>"),
-    read_query=valid_query,
-    write_query=str,
     result_tags=("<information>", "</information>"),
     tool_role="user",
     stop=("</search>", "</task>", "</answer>"),
@@ -205,15 +185,9 @@ QWEN25 = Dialect(
 )
 
 
-def _first_query(calls: Iterator[Call]) -> str | None:
-    return next((query for call in calls if (query := _searched(call)) is not None), None)
-
-
 QWEN3 = Dialect(
     name="qwen3",
     search_tags=("<tool_call>", "</tool_call>"),
-    read_query=lambda content: _first_query(read_object_call(content)),
-    write_query=lambda query: write_object_call("search", {"query": query}),
     result_tags=("<tool_response>", "</tool_response>"),
     tool_role="user",
     stop=("</tool_call>",),
@@ -226,8 +200,6 @@ QWEN3 = Dialect(
 OLMO3 = Dialect(
     name="olmo3",
     search_tags=("<function_calls>", "</function_calls>"),
-    read_query=lambda content: _first_query(read_function_calls(content)),
-    write_query=lambda query: write_function_call("search", {"query": query}),
     result_tags=None,
     tool_role="environment",
     stop=("</function_calls>", "</task>", "</answer>"),
@@ -238,3 +210,17 @@ OLMO3 = Dialect(
 )
 
 DIALECTS = (QWEN25, QWEN3, OLMO3)
+
+
+def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto") -> Dialect:
+    """The dialect of a model family, one of `DIALECTS`. Raises ConfigError for any other name.
+
+    `earlier_thinking` is a run's choice of what becomes of the thinking of earlier turns; `auto` is the family's.
+    """
+    known = {family.name: family for family in DIALECTS}
+    if name not in known:
+        hint = did_you_mean(name.lower(), known, "; did you mean {}?", cutoff=0.5)
+        raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(known)}{hint}")
+    if earlier_thinking == "auto":
+        return known[name]
+    return replace(known[name], drops_earlier_thinking=earlier_thinking == "drop")

@@ -1,4 +1,4 @@
-"""Rows of the files in which benchmarks are published, and their fields; a wrong one is named with file, line, field.
+"""Items of a benchmark, and the rows of published files that they are made of: a wrong field is named with its place.
 
 JSON lines, a JSON array or an object of one, parquet, TSV, CSV, Arrow, or a folder of them (a data set of the Hugging
 Face hub as it is downloaded or saved). Nothing is downloaded.
@@ -11,15 +11,62 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.keys import content_id
-from scope_selfplay.wire.strict_json import parse_object
+from pydantic import Field
 
-T = TypeVar("T")
-_MISSING = object()
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Criterion, Rubric, Task, Value, content_id
+from scope_selfplay.net.json import given_lines
+
+_DESCRIBING = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""Files of a saved data set that hold no rows."""
+
+
+class ItemCriterion(Value):
+    """One requirement of an item's rubric. What a good answer must not do has negative points (HealthBench)."""
+
+    text: str = Field(min_length=1)
+    points: float = 1.0
+    title: str = ""
+    dimension: str = ""
+
+    @cached_property
+    def asked(self) -> Criterion:
+        """What a judge is shown of it."""
+        return Criterion(text=self.text, weight=abs(self.points), title=self.title, dimension=self.dimension)
+
+
+class Item(Value):
+    """One question, with all that its benchmark says about a good answer: any of these may be missing."""
+
+    id: str = Field(min_length=1)
+    question: str = Field(min_length=1)
+    """The whole text that the Solver is asked."""
+    answers: tuple[str, ...] = ()
+    """Right answers; one of them is enough. The first is the one that a judge is shown as the reference."""
+    criteria: tuple[ItemCriterion, ...] = ()
+    given: str | None = None
+    """An answer that the benchmark brings, to be compared with."""
+    group: str = ""
+    """The kind of question by which scores are reported too."""
+
+    @cached_property
+    def task(self) -> Task:
+        """The item as a Solver's episode takes it."""
+        reference = self.answers[0] if self.answers else None
+        kind = self.group or "question"
+        return Task(
+            id=self.id, text=self.question, type=kind, document_id="", search_turns=0, reference=reference
+        )
+
+    @cached_property
+    def rubric(self) -> Rubric | None:
+        """The criteria that ought to be met, for prompts that show a whole rubric."""
+        wanted = tuple(criterion.asked for criterion in self.criteria if criterion.points > 0)
+        return Rubric(task_id=self.id, criteria=wanted) if wanted else None
 
 
 @dataclass(frozen=True)
@@ -30,22 +77,18 @@ class Row:
     where: str
     """`file:line`, or `file: row n` where there are no lines."""
 
-    def value(self, *names: str) -> Any:
-        """What the first of the fields holds that the row has. Raises ConfigError where it has none."""
-        found = self._found(names)
-        if found is _MISSING:
-            raise self._wrong(" or ".join(names), f"missing; the row has {_listed(self.values)}")
-        return found
-
     def optional(self, *names: str) -> Any:
-        """The same, or None; an empty text is none."""
-        found = self._found(names)
-        return None if found is _MISSING or found == "" else found
+        """What the first of the fields holds that the row has, or None; an empty text is none."""
+        return self._first(names)[1]
+
+    def value(self, *names: str) -> Any:
+        """The same. Raises ConfigError where it has none."""
+        return self._needed(names)[1]
 
     def text(self, *names: str) -> str:
-        value = self.value(*names)
+        name, value = self._needed(names)
         if not isinstance(value, str) or not value.strip():
-            raise self._wrong(self._named(names), f"expected a text, found {_shown(value)}")
+            raise self.wrong(name, f"expected a text, found {_shown(value)}")
         return value.strip()
 
     def optional_text(self, *names: str) -> str | None:
@@ -54,85 +97,140 @@ class Row:
         return None if value is None else str(value).strip() or None
 
     def number(self, *names: str, default: float | None = None) -> float:
-        value = self._found(names) if default is None else self._found_or(names, default)
-        if value is _MISSING:
-            value = self.value(*names)
+        name, value = self._first(names)
+        if value is None and default is None:
+            name, value = self._needed(names)
+        found: Any = default if value is None else value
         with suppress(TypeError, ValueError):
-            if not isinstance(value, bool):
-                return float(value)
-        raise self._wrong(self._named(names), f"expected a number, found {_shown(value)}")
+            if not isinstance(found, bool):
+                return float(found)
+        raise self.wrong(name, f"expected a number, found {_shown(found)}")
 
     def texts(self, *names: str) -> tuple[str, ...]:
         """The different texts of all these fields: each holds a text, a list, or a list written as JSON or Python."""
-        present = [name for name in names if self._found((name,)) not in (_MISSING, None)]
         found: dict[str, None] = {}
-        for name in present:
-            for text in _as_list(self._found((name,))):
+        for name in names:
+            value = self._first((name,))[1]
+            for text in () if value is None else _as_list(value):
                 if not isinstance(text, str | int | float) or isinstance(text, bool):
-                    raise self._wrong(name, f"expected texts, found {_shown(text)}")
+                    raise self.wrong(name, f"expected texts, found {_shown(text)}")
                 found[str(text).strip()] = None
         texts = tuple(text for text in found if text)
         if not texts:
-            named = " or ".join(names)
-            raise self._wrong(named, f"no text in it; the row has {_listed(self.values)}")
+            raise self.wrong(" or ".join(names), f"no text in it; the row has {_listed(self.values)}")
         return texts
 
     def object(self, *names: str) -> "Row":
         """An object as a row of its own."""
-        value, name = self.value(*names), self._named(names)
+        name, value = self._needed(names)
         if not isinstance(value, Mapping):
-            raise self._wrong(name, f"expected an object, found {_shown(value)}")
+            raise self.wrong(name, f"expected an object, found {_shown(value)}")
         return Row(value, f"{self.where}: {name}")
 
     def rows(self, *names: str, alone: str = "") -> list["Row"]:
         """The objects in a list, each a row of its own; a bare text is an object with it in the field `alone`."""
-        value = _as_list(self.value(*names))
-        if alone:
-            value = [{alone: each} if isinstance(each, str) else each for each in value]
-        name = self._named(names)
-        if not all(isinstance(each, Mapping) for each in value):
-            raise self._wrong(name, f"expected a list of objects, found {_shown(value)}")
-        return [Row(each, f"{self.where}: {name}[{number}]") for number, each in enumerate(value)]
+        name, value = self._needed(names)
+        listed = [{alone: each} if alone and isinstance(each, str) else each for each in _as_list(value)]
+        if not all(isinstance(each, Mapping) for each in listed):
+            raise self.wrong(name, f"expected a list of objects, found {_shown(listed)}")
+        return [Row(each, f"{self.where}: {name}[{number}]") for number, each in enumerate(listed)]
 
     def identifier(self, *names: str) -> str:
         """The row's id, or one made from its content."""
         given = self.optional_text(*names)
         return given or content_id("item", json.dumps(dict(self.values), sort_keys=True, default=str))
 
-    def conversation(self, *names: str) -> str:
-        """A list of messages as one question: a single one as it is, several with who wrote them."""
+    def question(self, *names: str) -> str:
+        """A text; or a list of messages as one: a single one as it is, several with who wrote them."""
+        if isinstance(self.optional(*names), str):
+            return self.text(*names)
         messages = [(each.text("role"), each.text("content")) for each in self.rows(*names)]
         if len(messages) == 1:
             return messages[0][1]
         written = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in messages)
         return f"A conversation so far, in which the assistant writes next:\n\n{written}"
 
-    def joined(self, other: "Row") -> "Row":
-        """This row with the fields of another that it lacks."""
-        return Row({**other.values, **self.values}, self.where)
-
     def wrong(self, name: str, what: str) -> ConfigError:
         """The error for a field whose content cannot be used."""
-        return self._wrong(name, what)
-
-    def _wrong(self, name: str, what: str) -> ConfigError:
         return ConfigError(f"{self.where}: {name}: {what}")
 
-    def _named(self, names: Sequence[str]) -> str:
-        return next((name for name in names if self._found((name,)) is not _MISSING), names[0])
+    def _needed(self, names: Sequence[str]) -> tuple[str, Any]:
+        name, value = self._first(names)
+        if value is None:
+            raise self.wrong(" or ".join(names), f"missing; the row has {_listed(self.values)}")
+        return name, value
 
-    def _found_or(self, names: Sequence[str], default: float) -> Any:
-        found = self._found(names)
-        return default if found is _MISSING or found is None else found
-
-    def _found(self, names: Sequence[str]) -> Any:
+    def _first(self, names: Sequence[str]) -> tuple[str, Any]:
         for name in names:
             value: Any = self.values
             for part in name.split("."):
-                value = value.get(part, _MISSING) if isinstance(value, Mapping) else _MISSING
-            if value is not _MISSING:
-                return value
-        return _MISSING
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None and value != "":
+                return name, value
+        return "", None
+
+
+Names = str | tuple[str, ...]
+"""A field of a row, or several. `a.b` is field b of the object in a."""
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """Where a row holds the criteria of its rubric, and where each of them holds what."""
+
+    rows: Names
+    text: Names = ()
+    """Left out where all criteria are bare texts; one among objects is taken as the first of these fields."""
+    points: Names = ()
+    title: Names = ()
+    dimension: Names = ()
+    default: float | None = 1.0
+    """The points of a criterion that says none; None where each must."""
+
+    def __call__(self, row: Row) -> tuple[ItemCriterion, ...]:
+        rows, text = _names(self.rows), _names(self.text)
+        if not text:
+            return tuple(ItemCriterion(text=each) for each in row.texts(*rows))
+        return tuple(
+            ItemCriterion(
+                text=each.text(*text),
+                points=each.number(*_names(self.points), default=self.default),
+                title=each.optional_text(*_names(self.title)) or "",
+                dimension=each.optional_text(*_names(self.dimension)) or "",
+            )
+            for each in row.rows(*rows, alone=text[0])
+        )
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The table of field names: where a row holds what.
+
+    Of several names for the question, id, group or given answer the first that a row has counts; of several for
+    answers all do. A question may be a conversation.
+    """
+
+    question: Names = "question"
+    answers: Names = ()
+    id: Names = "id"
+    group: Names = ()
+    given: Names = ()
+    criteria: Criteria | None = None
+
+    def __call__(self, row: Row) -> Item:
+        answers = _names(self.answers)
+        return Item(
+            id=row.identifier(*_names(self.id)),
+            question=row.question(*_names(self.question)),
+            answers=row.texts(*answers) if answers else (),
+            criteria=() if self.criteria is None else self.criteria(row),
+            given=row.optional_text(*_names(self.given)),
+            group=row.optional_text(*_names(self.group)) or "",
+        )
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -141,7 +239,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises ConfigError for a path without data, and for a row that cannot be read.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in READERS and _is_data(file))
+        files = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix in READERS and file.name not in _DESCRIBING and not file.name.startswith(".")
+        )
         if not files:
             raise ConfigError(f"{path}: no data file in this folder; expected one of {', '.join(READERS)}")
         for file in files:
@@ -157,25 +259,9 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
-def _is_data(file: Path) -> bool:
-    """Whether a file of a data set's folder holds rows; a saved one has two that describe it."""
-    return file.name not in (
-        "dataset_info.json",
-        "state.json",
-        "dataset_dict.json",
-    ) and not file.name.startswith(".")
-
-
 def _json_lines(path: Path) -> Iterator[Row]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = parse_object(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}:{number}: {error}; one JSON object a line") from None
-            yield Row(record, f"{path}:{number}")
+    for where, record in given_lines(path, dict[str, Any], "one JSON object a line"):
+        yield Row(record, where)
 
 
 def _json_array(path: Path) -> Iterator[Row]:
@@ -211,66 +297,47 @@ def _separated(path: Path) -> Iterator[Row]:
         file.seek(0)
         lines = csv.reader(file, delimiter=separator)
         head: list[str] = []
-        for cells in lines:
-            if not cells:
-                continue
-            where = f"{path}:{lines.line_num}"
+        for cells in filter(None, lines):
             if not head:
-                head = ["question", "answers"] if _is_dpr(cells) else cells
-                if head is cells:
+                is_dpr = len(cells) == 2 and cells[1].startswith("[")
+                head = ["question", "answers"] if is_dpr else cells
+                if not is_dpr:
                     continue
-            yield Row(_cells(head, cells, where), where)
+            where = f"{path}:{lines.line_num}"
+            if len(cells) != len(head):
+                raise ConfigError(
+                    f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(head)})"
+                )
+            yield Row(dict(zip(head, cells, strict=True)), where)
 
 
-def _cells(head: Sequence[str], cells: Sequence[str], where: str) -> dict[str, str]:
-    if len(cells) != len(head):
-        raise ConfigError(
-            f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(head)})"
-        )
-    return dict(zip(head, cells, strict=True))
-
-
-def _is_dpr(cells: Sequence[str]) -> bool:
-    return len(cells) == 2 and cells[1].startswith("[")
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    import pyarrow
+def _columns(path: Path) -> Iterator[Row]:
+    """Parquet, or the Arrow stream that `save_to_disk` of Hugging Face's datasets writes."""
     import pyarrow.parquet
 
+    is_parquet = path.suffix == ".parquet"
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            yield from _table_rows(path, file.iter_batches())
+        with pyarrow.memory_map(str(path)) as source:
+            batches = (
+                pyarrow.parquet.ParquetFile(source).iter_batches()
+                if is_parquet
+                else pyarrow.ipc.open_stream(source)
+            )
+            records = (record for batch in batches for record in batch.to_pylist())
+            for number, record in enumerate(records, start=1):
+                yield Row(record, f"{path}: row {number}")
     except pyarrow.ArrowException as error:
-        raise ConfigError(f"{path}: not parquet: {str(error).splitlines()[0]}") from None
-
-
-def _arrow(path: Path) -> Iterator[Row]:
-    """What `save_to_disk` of Hugging Face's datasets writes."""
-    import pyarrow
-
-    try:
-        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as batches:
-            yield from _table_rows(path, batches)
-    except pyarrow.ArrowException as error:
-        raise ConfigError(f"{path}: not an Arrow stream: {str(error).splitlines()[0]}") from None
-
-
-def _table_rows(path: Path, batches: Any) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        for record in batch.to_pylist():
-            number += 1
-            yield Row(record, f"{path}: row {number}")
+        form = "parquet" if is_parquet else "an Arrow stream"
+        raise ConfigError(f"{path}: not {form}: {str(error).splitlines()[0]}") from None
 
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".json": _json_array,
-    ".parquet": _parquet,
+    ".parquet": _columns,
     ".tsv": _separated,
     ".csv": _separated,
-    ".arrow": _arrow,
+    ".arrow": _columns,
 }
 """How a file is read, by the end of its name."""
 

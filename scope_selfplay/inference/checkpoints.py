@@ -6,27 +6,25 @@ The checks only read files: before a run begins, and without torch, they find a 
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import LoraConfig, RunConfig
-from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
-from scope_selfplay.errors import CheckpointError, ConfigError
+from scope_selfplay.base.errors import CheckpointError, ConfigError
+from scope_selfplay.base.sampling import TagCodec
+from scope_selfplay.config.run import LoraConfig, RunConfig
+from scope_selfplay.dialects.families import Dialect, dialect
+from scope_selfplay.dialects.turns import ANSWER_TAGS, TASK_TAGS, THINK_TAGS
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.inference.protocol import TagCodec
-from scope_selfplay.models import MODELS, fetched_model
-from scope_selfplay.wire.strict_json import parse_object
+from scope_selfplay.inference.models import MODELS, fetched_model
 
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter"
 """The folder of an adapter beside the weights that it was added to."""
-LONGEST_HEADER = 100_000_000
-"""Bytes; the limit of safetensors itself."""
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -39,7 +37,7 @@ def policy_path(path: str) -> Path:
         folder = fetched_model(path) or folder
     if not folder.is_dir():
         advice = (
-            f"fetch it (scope models fetch {path})"
+            f"fetch it (scope models {path})"
             if path in MODELS
             else "give a Hugging Face directory or `embedded`"
         )
@@ -89,8 +87,11 @@ def check_policy(folder: Path, config: RunConfig) -> None:
         )
     check_context(folder, config)
     for file in sorted(folder.glob("*.safetensors")):
-        _check_safetensors(file)
-    _check_tokenizer(folder, dialect(config.model.dialect, config.model.earlier_thinking))
+        _tensors(file)
+    # A controller has no tokenizers library: its stages check before they train.
+    with suppress(ImportError):
+        family = dialect(config.model.dialect, config.model.earlier_thinking)
+        check_tags(ChatCodec.load(folder), family, where=folder)
 
 
 def stored_dtype(folder: Path) -> str:
@@ -100,97 +101,30 @@ def stored_dtype(folder: Path) -> str:
     """
     sizes: Counter[str] = Counter()
     for file in folder.glob("*.safetensors"):
-        for tensor in _read_header(file)[0].values():
-            begin, end = tensor["data_offsets"]
-            sizes[tensor["dtype"]] += end - begin
+        for kind, size in _tensors(file):
+            sizes[kind] += size
     return _DTYPES.get(max(sizes, key=sizes.__getitem__, default=""), "float32")
 
 
 def parameters_of(folder: Path) -> int:
     """How many numbers the safetensors files of a model hold, tied ones once."""
-    headers = (_read_header(file)[0] for file in folder.glob("*.safetensors"))
-    return sum(prod(tensor["shape"]) for header in headers for tensor in header.values())
+    return sum(size for file in folder.glob("*.safetensors") for _, size in _tensors(file))
 
 
-def _read_header(file: Path) -> tuple[dict[str, Any], int]:
-    """The tensors that the header of a safetensors file lists, and the header's length in bytes.
+def _tensors(file: Path) -> list[tuple[str, int]]:
+    """Data type and size of every tensor of a file, without reading them. Raises CheckpointError for a damaged one."""
+    from safetensors import SafetensorError, safe_open
 
-    Raises CheckpointError for what is no such header.
-    """
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        header = opened.read(length) if length <= min(file.stat().st_size, LONGEST_HEADER) else b""
-    try:
-        tensors = {name: entry for name, entry in parse_object(header).items() if name != "__metadata__"}
-    except ValueError:
-        tensors = {}
-    if not tensors or not all(map(_is_tensor, tensors.values())):
+    found: list[tuple[str, int]] = []
+    with suppress(SafetensorError), safe_open(file, "numpy") as opened:
+        tensors = map(opened.get_slice, opened.keys())
+        found = [(tensor.get_dtype(), prod(tensor.get_shape())) for tensor in tensors]
+    if not found:
         size = file.stat().st_size
         raise CheckpointError(
             f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
         )
-    return tensors, length
-
-
-def _is_tensor(entry: object) -> bool:
-    match entry:
-        case {"dtype": str(), "data_offsets": [int(), int()]}:
-            return True
-        case _:
-            return False
-
-
-def _check_safetensors(file: Path) -> None:
-    """Raises CheckpointError unless the file ends where its header puts the end of the last tensor."""
-    tensors, length = _read_header(file)
-    size, expected = (
-        file.stat().st_size,
-        8 + length + max(entry["data_offsets"][1] for entry in tensors.values()),
-    )
-    if size != expected:
-        raise CheckpointError(
-            f"{file}: is damaged, it has {size:,} bytes and its header says {expected:,}; copy the model again"
-        )
-
-
-def _check_tokenizer(folder: Path, family: Dialect) -> None:
-    try:
-        tokenizer = _FileTokenizer(folder)
-    except ImportError:
-        # A controller has no tokenizers library: its stages check before they train.
-        return
-    except CheckpointError:
-        tokenizer = None
-    if tokenizer is not None:
-        with suppress(CheckpointError):
-            check_tags(tokenizer, family, where=folder)
-            return
-    # Other files may add to tokenizer.json, so the library that samples decides. It takes seconds to load and is
-    # skipped where tokenizer.json alone passes.
-    with suppress(ImportError):
-        check_tags(ChatCodec.load(folder), family, where=folder)
-
-
-class _FileTokenizer:
-    """The tokenizer of tokenizer.json alone, read without the library that samples."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises ImportError without the tokenizers library, CheckpointError where more than this file is needed."""
-        from tokenizers import Tokenizer
-
-        settings = json.loads((folder / "tokenizer_config.json").read_bytes())
-        if not (folder / "chat_template.jinja").is_file() and not settings.get("chat_template"):
-            raise CheckpointError(f"{folder}: no chat template")
-        try:
-            self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # noqa: BLE001 - the wall to tokenizers, which raises bare exceptions
-            raise CheckpointError(f"{folder}: {error}") from None
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def encode_tag(self, tag: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(tag, add_special_tokens=False).ids)
+    return found
 
 
 def check_context(folder: Path, config: RunConfig) -> None:
@@ -257,8 +191,8 @@ def sampling_device(wanted: str) -> str:
     return "cpu"
 
 
-def load_frozen(folder: Path, device: str) -> Any:
-    """A model that is only sampled, on `device` as model.device has it. Raises CheckpointError, ConfigError."""
+def load_frozen(folder: Path, device: str = "auto") -> Any:
+    """A model that is only sampled, on a GPU if there is one. Raises CheckpointError, ConfigError."""
     return load_model(folder).to(sampling_device(device))
 
 

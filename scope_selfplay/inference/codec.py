@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_selfplay.errors import CheckpointError, InferenceError
-from scope_selfplay.inference.protocol import Generate, Message
+from scope_selfplay.base.errors import CheckpointError, InferenceError
+from scope_selfplay.base.sampling import Generate, Message
 
 _MARK = "\ue000{}\ue001"
 
@@ -45,7 +45,6 @@ class ChatCodec:
 
     @property
     def end_of_turn(self) -> int:
-        """The token that ends a turn."""
         marks = self.end_ids - {self.tokenizer.eos_token_id}
         return int(next(iter(marks), self.tokenizer.eos_token_id))
 

@@ -10,19 +10,22 @@ that sequence alone. (Sampling in float64 would do as well, at three to five tim
 """
 
 import asyncio
+import os
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference.admission import TurnQueue
+from scope_selfplay.base.errors import ConfigError, InferenceError
+from scope_selfplay.base.machine import memory_left
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.base.values import Finish, Key, seed_from
 from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.draws import Draw, draw_tokens
-from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.keys import Key, seed_from
-from scope_selfplay.schemas import Finish
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.
 _ADMIT_AT_ONCE = 8
@@ -89,7 +92,8 @@ class InProcessModel:
         self._packed = packed
         self._max_length = max_length
         self.on_tokens = on_tokens
-        self._waiting: TurnQueue[_Sequence] = TurnQueue()
+        self._waiting: list[_Sequence] = []
+        """Later turns before first ones, otherwise in the order of arrival."""
         self._active: dict[int, _Sequence] = {}
         self._share = share
         self._tokens = np.full((slots, max_length), -1, dtype=np.int64)
@@ -127,8 +131,8 @@ class InProcessModel:
         self._take_over()
 
     def _take_over(self) -> None:
-        from scope_selfplay.inference.packed_weights import can_pack, packed_copy
-        from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
+        from scope_selfplay.inference.packed import can_pack, packed_copy
+        from scope_selfplay.inference.slots import SlotCache, frozen_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
         self.model = self.cache = None
@@ -137,6 +141,9 @@ class InProcessModel:
             self.model = packed_copy(source)
         else:
             self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
+        shape, device = self.model.config, self.model.device
+        size = {"slots": len(self._lengths), "max_length": self._max_length}
+        check_room(shape, self.model.dtype.itemsize, **size, free=free_bytes(device), where=str(device))
         self.cache = SlotCache(self.model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
@@ -166,13 +173,13 @@ class InProcessModel:
             stops or self._stops[request.stop],
             loop.create_future(),
         )
-        self._waiting.put(sequence, request.turn)
+        insort(self._waiting, sequence, key=lambda each: not each.request.turn)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
         return await sequence.future
 
     async def _run(self) -> None:
-        from scope_selfplay.inference.slot_cache import share_of_cores
+        from scope_selfplay.inference.slots import share_of_cores
 
         try:
             with share_of_cores(self._share):
@@ -206,11 +213,11 @@ class InProcessModel:
         for slot, sequence in list(self._active.items()):
             if sequence.future.cancelled():
                 del self._active[slot]
-        self._waiting.drop(lambda sequence: sequence.future.cancelled())
+        self._waiting = [sequence for sequence in self._waiting if not sequence.future.cancelled()]
 
     def _prefill(self) -> None:
         free = [slot for slot in range(len(self._lengths)) if slot not in self._active]
-        coming = [self._waiting.take() for _ in range(min(len(free), len(self._waiting)))]
+        coming, self._waiting = self._waiting[: len(free)], self._waiting[len(free) :]
         while coming:
             batch, coming = self._without_repeats(coming)
             starts = [self._take_slot(sequence, free) for sequence in batch]
@@ -309,3 +316,43 @@ def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
     shortest = min(len(one), len(other))
     differs = np.asarray(one[:shortest]) != np.asarray(other[:shortest])
     return int(differs.argmax()) if differs.any() else shortest
+
+
+def check_room(
+    config: Any, item_bytes: int, *, slots: int, max_length: int, free: int | None, where: str
+) -> None:
+    """Raises ConfigError, with what would fit, where the keys and values of so many sequences take more than the `free`
+    bytes (None: not known). `config` is a model's, as transformers has it.
+    """
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head * item_bytes
+    # One position more takes the writes of padding.
+    size = per_token * slots * (max_length + 1)
+    if free is None or size <= free:
+        return
+    fewer = max(1, free // (per_token * (max_length + 1)))
+    shorter = max(1, free // (per_token * slots) - 1)
+    raise ConfigError(
+        f"the in-process engine's cache takes {size / 2**30:,.1f} GiB ({slots} slots x {max_length:,} tokens x "
+        f"{per_token:,} bytes), {free / 2**30:,.1f} GiB are free on {where}; lower slots to {fewer} (model.slots, "
+        f"--slots) or max_length to {shorter:,} (model.max_length, --max-length), or sample with vLLM"
+    )
+
+
+def free_bytes(device: Any) -> int | None:
+    """Memory that a torch device can still give; None where it is not known."""
+    if device.type == "cuda":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        # What torch holds without using it is free, too.
+        return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    available = None
+    with suppress(OSError, ValueError):
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        available = int(found.split()[1]) * 1024
+    known = [each for each in (available, memory_left()) if each is not None]
+    return min(known, default=None)

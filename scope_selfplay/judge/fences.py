@@ -12,13 +12,22 @@ visible name says what is inside; `read_fences` finds it again (the embedded jud
 import hashlib
 import hmac
 import itertools
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-from scope_selfplay.schemas import Truncation
-from scope_selfplay.untrusted_text import ControlTags, clean
-from scope_selfplay.untrusted_text.characters import plain
-from scope_selfplay.untrusted_text.cleaning import FAMILIES
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.text import FAMILIES, ControlTags, clean, is_blank, plain
+from scope_selfplay.base.values import Rollout, ToolCall, Truncation, Turn
+from scope_selfplay.config.judge import EndpointConfig
+from scope_selfplay.dialects.families import DIALECTS
+from scope_selfplay.dialects.turns import ANSWER_TAGS, split_thinking
+from scope_selfplay.net.client import Client, HttpFault
+from scope_selfplay.net.json import parse_object
 
 MARK_DIGITS = 12
 LIMIT = 100_000
@@ -114,14 +123,6 @@ class Fenced:
     inner: tuple["Fenced", ...] = ()
 
 
-@dataclass
-class _OpenFence:
-    name: str
-    mark: str
-    lines: list[str] = field(default_factory=list)
-    inner: list[Fenced] = field(default_factory=list)
-
-
 def read_fences(prompt: str) -> tuple[Fenced, ...]:
     """The fences of a rendered prompt in order. Raises ValueError where one has not its own end."""
     return _read(prompt)[1]
@@ -133,24 +134,24 @@ def text_outside(prompt: str) -> str:
 
 
 def _read(prompt: str) -> tuple[str, tuple[Fenced, ...]]:
-    outside: list[str] = []
-    found: list[Fenced] = []
-    opened: list[_OpenFence] = []
+    # The prompt itself is as a fence that never ends: its lines, and the fences in it.
+    opened: list[tuple[str, str, list[str], list[Fenced]]] = [("", "", [], [])]
     for line in prompt.split("\n"):
         mark = _mark_of(line)
+        name, own, lines, inner = opened[-1]
         if mark is None:
-            (opened[-1].lines if opened else outside).append(line)
+            lines.append(line)
         elif mark[0] != "end":
-            opened.append(_OpenFence(*mark))
-        elif opened and opened[-1].mark == mark[1]:
-            done = opened.pop()
-            fenced = Fenced(done.name, done.mark, "\n".join(done.lines), tuple(done.inner))
-            (opened[-1].inner if opened else found).append(fenced)
+            opened.append((*mark, [], []))
+        elif own == mark[1]:
+            opened.pop()
+            opened[-1][3].append(Fenced(name, own, "\n".join(lines), tuple(inner)))
         else:
             raise ValueError(f"the fence end {mark[1]} closes nothing that is open")
-    if opened:
-        raise ValueError(f"the fence {opened[-1].name} {opened[-1].mark} is never closed")
-    return "\n".join(outside), tuple(found)
+    name, own, lines, inner = opened[-1]
+    if len(opened) > 1:
+        raise ValueError(f"the fence {name} {own} is never closed")
+    return "\n".join(lines), tuple(inner)
 
 
 def _mark_of(line: str) -> tuple[str, str] | None:
@@ -162,3 +163,194 @@ def _mark_of(line: str) -> tuple[str, str] | None:
 
 def _between(name: str, mark: str, text: str) -> str:
     return f"{_OPEN}{name} {mark}{_CLOSE}\n{text}\n{_OPEN}end {mark}{_CLOSE}"
+
+
+NO_ANSWER = "(no answer)"
+_RESULTS = "results"
+_CALLS = tuple(family.search_tags[0] for family in DIALECTS)
+
+# Answers that only announce an answer have fooled model judges into full marks; they hold nothing to grade.
+OPENERS = (
+    *("", "thought process", "let's solve this step by step", "let's solve this problem step by step"),
+    *("let's think step by step", "let me solve this step by step", "solution", "the solution", "answer"),
+    *("the answer is", "final answer", "the final answer is", "response", "final response", "conclusion"),
+    *"\u89e3 \u89e3\u7b54 \u7b54\u6848 \u7b54 \u6700\u7ec8\u7b54\u6848 \u89e3\u51b3\u65b9\u6848".split(),
+    *"\u304b\u3044\u305b\u3064 \u89e3\u8aac \ub2f5 \uc815\ub2f5".split(),
+    *"\u0440\u0435\u0448\u0435\u043d\u0438\u0435 \u043e\u0442\u0432\u0435\u0442".split(),
+    *"respuesta soluci\u00f3n r\u00e9ponse l\u00f6sung antwort resposta soluzione risposta".split(),
+)
+_LONGEST_OPENER = 80
+
+
+class View(StrEnum):
+    """What of a rollout a judge is shown: its answer, its whole trace, which ends with the answer, or its core: the
+    trace without what the tools returned.
+    """
+
+    ANSWER = "answer"
+    CORE = "core"
+    TRACE = "trace"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """`parts` are (name, text) in the order shown, the answer last."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """All of it as one text: equal ones get equal labels."""
+        return "\x1f".join(text for _, text in self.parts)
+
+    @property
+    def identity(self) -> str:
+        """Equal for what is one and the same to a judge: nobody needs to be asked which is better."""
+        return "\x1f".join(f"{name}\x1e{plain_text(text)}" for name, text in self.parts)
+
+
+def shown(rollout: Rollout, view: View) -> Shown:
+    """The answer alone, or behind all that led to it: thoughts, searches, what they found, reasoning in the open."""
+    answer = ("answer", shown_answer(rollout.answer))
+    if view is View.ANSWER:
+        return Shown((answer,))
+    parts = [part for turn in rollout.turns for part in _parts_of(turn)]
+    if view is View.CORE:
+        parts = [part for part in parts if part[0] != _RESULTS]
+    return Shown((*parts, answer))
+
+
+def shown_answer(answer: str | None) -> str:
+    """An answer as a judge compares it; one that only announces an answer is shown as none."""
+    return NO_ANSWER if answer is None or is_opener(answer) else answer
+
+
+def without_thoughts(rollout: Rollout) -> Rollout:
+    """The response alone: what stands inside think tags is gone, as if the policy had not written it."""
+    turns = (turn.model_copy(update={"thinking": None, "text": _open_text(turn)}) for turn in rollout.turns)
+    return rollout.model_copy(update={"turns": tuple(turns)})
+
+
+def _parts_of(turn: Turn) -> list[tuple[str, str]]:
+    parts = [("thought", turn.thinking)] if turn.thinking else []
+    # Many models reason outside of any think tags, before they answer or search.
+    called = [] if turn.call is None else [f"<{turn.call.tool}>"]
+    calls = turn.query is not None or turn.call is not None
+    ends = [ANSWER_TAGS[0], *_CALLS, *called] if calls else [ANSWER_TAGS[0]]
+    reasoning = _before(_open_text(turn), ends)
+    parts += [("reasoning", reasoning)] if reasoning else []
+    if turn.query is None:
+        return [*parts, *_call_of(turn.call)] if turn.call else parts
+    found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
+    return [*parts, ("search", turn.query), (_RESULTS, found)]
+
+
+def _call_of(call: ToolCall) -> list[tuple[str, str]]:
+    return [("call", f"{call.tool} {call.arguments}"), (_RESULTS, call.result)]
+
+
+def _open_text(turn: Turn) -> str:
+    return split_thinking(turn.text, may_begin_inside=turn.thinking is not None)[1]
+
+
+def _before(text: str, tags: Sequence[str]) -> str:
+    """The text up to the first of these tags."""
+    for tag in tags:
+        text = text.partition(tag)[0]
+    return text.strip()
+
+
+def is_opener(answer: str) -> bool:
+    """Whether an answer says nothing, or only announces one."""
+    if is_blank(answer):
+        return True
+    return len(answer) < _LONGEST_OPENER and _OPENERS.fullmatch(_bare(answer)) is not None
+
+
+def _bare(text: str) -> str:
+    """The words alone, in small letters."""
+    letters = plain(text.replace("'", "").replace("\u2019", "")).casefold()
+    return " ".join("".join(each if each.isalnum() else " " for each in letters).split())
+
+
+# One behind the other announces no more than one.
+_OPENERS = re.compile(
+    f"(?:(?:{'|'.join(sorted(filter(None, map(_bare, OPENERS)), key=len, reverse=True))}) ?)+"
+)
+
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_LONGEST_PROBE = 2_000
+"""Tokens that are checked at the start."""
+
+
+def tokens_in_files(path: Path) -> frozenset[str]:
+    """The special tokens that a tokenizer's folder, or one of its files, names. Raises ConfigError for none."""
+    files = [path / name for name in _FILES] if path.is_dir() else [path]
+    found: set[str] = set()
+    for file in files:
+        try:
+            found |= tokens_of(parse_object(file.read_bytes()))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"judge.endpoint.tokenizer: {file}: cannot be read: {error}") from None
+    if not found:
+        raise ConfigError(
+            f"judge.endpoint.tokenizer: {path}: names no special tokens; give the model's folder or its tokenizer.json"
+        )
+    return frozenset(found)
+
+
+def tokens_of(settings: dict[str, Any]) -> set[str]:
+    """The special and added tokens that a tokenizer's JSON names, wherever it keeps them."""
+    added = settings.get("added_tokens", [])
+    rows = [*added] if isinstance(added, list) else []
+    decoder = settings.get("added_tokens_decoder", {})
+    rows += [*decoder.values()] if isinstance(decoder, dict) else []
+    more = settings.get("additional_special_tokens", [])
+    rows += [*more] if isinstance(more, list) else []
+    rows += [value for name, value in settings.items() if name.endswith("_token")]
+    texts = (row.get("content") if isinstance(row, dict) else row for row in rows)
+    return {text for text in texts if isinstance(text, str) and text.strip()}
+
+
+async def ask_special_tokens(client: Client, endpoint: EndpointConfig) -> frozenset[str]:
+    """What is known of one endpoint's special tokens; empty where neither files nor the endpoint tell.
+
+    Raises ConfigError where a token survives cleaning.
+    """
+    if endpoint.tokenizer is not None:
+        tokens = tokens_in_files(Path(endpoint.tokenizer).expanduser())
+    else:
+        tokens = frozenset(tokens_of(await _ask(client, "GET", "/tokenizer_info")))
+    await _check(client, endpoint, tokens)
+    return tokens
+
+
+async def _check(client: Client, endpoint: EndpointConfig, tokens: frozenset[str]) -> None:
+    """Raises ConfigError where the endpoint's tokenizer still makes a special token of a cleaned one."""
+    tags = ControlTags(tokens)
+    dangerous = [token for token in sorted(tokens) if not token.isalnum()][:_LONGEST_PROBE]
+    probe = clean(" ".join(dangerous), tags)
+    asked: dict[str, object] = {"model": endpoint.model, "prompt": probe}
+    asked |= {"add_special_tokens": False, "return_token_strs": True}
+    found = (await _ask(client, "POST", "/tokenize", asked)).get("token_strs")
+    strings = {each for each in found if isinstance(each, str)} if isinstance(found, list) else set()
+    survivors = sorted(strings & {token for token in dangerous if clean(token, tags) != token})
+    if survivors:
+        raise ConfigError(
+            f"{client.url}: its tokenizer makes control tokens of {', '.join(survivors[:5])} although they were "
+            "cleaned; please report the model"
+        )
+
+
+async def _ask(
+    client: Client, method: str, path: str, asked: dict[str, object] | None = None
+) -> dict[str, Any]:
+    """The endpoint's answer; nothing where it has no such page."""
+    try:
+        body = None if asked is None else json.dumps(asked).encode()
+        return await client.ask(method, path, body, at_root=True)
+    except HttpFault:
+        return {}

@@ -1,44 +1,59 @@
-"""The model judge: prompt -> completion -> parsed value, or a typed fault and None; never a made-up number.
+"""The model judge: question -> prompt -> completion -> value, or a typed fault and None; never a made-up number.
 
     judge = open_model_judge(config.judge, pack, seed=config.seed, folder=run_folder)
-    verdict = await judge.grade(task, criterion, answer, key=key)
+    reply = await judge.ask(GradeQuestion(task, criterion, answer))
 
-Works in any event loop, one after the other or side by side. `key` seeds nothing here: the judge's draws
-follow from the run's seed and from what is judged (see `calls`).
+A judgement comes from the cache, a call in flight, or the endpoint; it is read, or asked for again with another seed.
+Seeds follow from the run's seed and the prompt, that is, from what is judged: equal prompts get equal replies and are
+paid for once, whoever asks. Only a question that a tournament repeats has a seed per repeat, and so a reply of its own,
+also where replies are kept. Works in any event loop, one after the other or side by side.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from scope_selfplay.config import JudgeConfig, JudgeRole
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
-from scope_selfplay.judge.endpoint_pool import special_tokens, with_models
+from scope_selfplay.base.errors import RecordError, StorageError
+from scope_selfplay.base.text import ControlTags
+from scope_selfplay.base.values import Fault, Finish, Verdict, content_id, seed_from
+from scope_selfplay.config.judge import CallConfig, JudgeConfig, JudgeRole
+from scope_selfplay.judge.account import check_failure_budget
+from scope_selfplay.judge.endpoint import endpoints_per_loop, special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.parsing import parse_unmet
-from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompt, JudgePrompts
-from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
-from scope_selfplay.judge.run_key import run_key
-from scope_selfplay.judge.shown import shown
-from scope_selfplay.keys import Key, content_id
-from scope_selfplay.prompts import Pack
-from scope_selfplay.rewards import priority_weight
-from scope_selfplay.schemas import Comparison, Criterion, Document, Outcome, Rollout, Rubric, Task, Verdict
-from scope_selfplay.untrusted_text import ControlTags
+from scope_selfplay.judge.protocol import Question, Reply
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts
+from scope_selfplay.judge.replies import has_ended_thinking, thinking_of
+from scope_selfplay.net.chat import ChatClient, ChatFault, ChatReply, ChatRequest
+from scope_selfplay.net.loops import at_once
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.store.files import disk_faults, publish_once
 
 T = TypeVar("T")
 
-_OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
+_RETRY_TEMPERATURE = 0.6
+# Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
+_SHORT_TOKENS = 64
+# 31 bits: some servers keep seeds in signed 32-bit integers.
+_SEED_BITS = 0x7FFF_FFFF
 
 
 class ModelJudge:
-    """`config` names a model for every endpoint (`open_model_judge` finds them)."""
+    """`config` names a model for every endpoint (`open_model_judge` finds them). `roles` is the stage's account,
+    as `StageAccount` says.
+    """
 
     def __init__(
         self,
@@ -46,26 +61,28 @@ class ModelJudge:
         pack: Pack,
         *,
         seed: int,
-        cache: JudgementCache,
+        cache: "JudgementCache",
         key: bytes | None = None,
         tokens: Collection[str] = (),
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`key` is the secret of the run's fences, by default one that follows from the seed; `tokens` are the
-        judge's special tokens.
+        judge's special tokens. Raises ConfigError as `endpoints_per_loop`.
         """
         self.prompts = JudgePrompts(pack, config, key=key or fence_key(seed), tags=ControlTags(tokens))
-        self._cache = cache
         self.knows_tokens = bool(tokens)
-        self._caller = JudgeCaller(config, cache, seed=seed, say=say)
-        self.metrics = self._caller.metrics
+        self.roles: dict[PromptRole, Counter[str]] = defaultdict(Counter)
         models = [model_name(config, role) for role in JudgeRole]
-        calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
-        settings = [call.model_dump_json() for call in calls]
+        settings = [config.calls[role].model_dump_json() for role in JudgeRole]
         content = content_id(
             "model", *models, *settings, pack.hash, config.verdict, config.max_chars, config.truncation
         )
         self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
+        self._config = config
+        self.endpoints = endpoints_per_loop(config, say)
+        self._in_flight: dict[tuple[ChatClient, bytes], asyncio.Task[ChatReply]] = {}
+        self._cache = cache
+        self._seed = seed
         self._apart = 0
 
     def apart(self, number: int) -> "ModelJudge":
@@ -77,99 +94,100 @@ class ModelJudge:
         return judge
 
     def begin_stage(self) -> None:
-        """Every stage has its own failure budget, time and account."""
-        self._caller.begin_stage()
+        """Every stage has its own failure budget and account."""
+        self.roles.clear()
 
     async def close(self) -> None:
         """Close the running loop's connections, for a judge that is let go before its loop ends."""
-        await self._caller.close()
+        for endpoint in set(self.endpoints.values()):
+            await endpoint.close()
 
-    def account(self) -> dict[str, dict[str, object]]:
-        """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""
-        return {role.value: account.report() for role, account in sorted(self.metrics.accounts.items())}
+    async def ask(self, question: Question[T]) -> Reply[T]:
+        """Raises JudgeError when too many judgements failed."""
+        if (settled := question.settled()) is not None:
+            return settled
+        reply = await self._ask_until_read(question)
+        fault = reply.verdict.fault
+        self.roles[question.role]["calls"] += 1
+        if fault is not None:
+            self.roles[question.role][fault] += 1
+            whole = sum(self.roles.values(), Counter[str]())
+            faults = Counter({each: whole[each] for each in Fault if whole[each]})
+            kinds = ", ".join(f"{each} {count}" for each, count in faults.most_common())
+            check_failure_budget(whole["calls"], faults.total(), self._config.failure_budget, kinds=kinds)
+        return reply
 
-    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        return _scored(await self._ask(self.prompts.gate(gate, task, document)))
+    async def _ask_until_read(self, question: Question[T]) -> Reply[T]:
+        role = ROLE_OF_PROMPT[question.role]
+        call, model = self._config.calls[role], model_name(self._config, role)
+        thinks = self._config.endpoint_of(role).native_thinking
+        prompts, repeat = self.prompts, question.repeat + self._apart
+        prompt = prompts.render(question)
+        endpoint = await self.endpoints[role].here()
+        attempt = 0
+        while True:
+            request = self._request(prompt, call, attempt, repeat)
+            key = cache_key(model, request)
+            try:
+                completion, origin = await self._complete(endpoint, question, request, key)
+            except ChatFault as fault:
+                if fault.too_long and (halved := prompts.halved()) is not None:
+                    # Whoever writes a text that does not fit is judged by what does: a refusal would mask its reward.
+                    prompts, prompt = halved, halved.render(question)
+                    continue
+                attempt += 1
+                if fault.fault is Fault.REFUSED or attempt > self._config.retries:
+                    return _failed(fault.fault, str(fault), attempt)
+                continue
+            attempt += 1
+            value = prompt.read(completion.text) if _is_whole(completion, request, thinks=thinks) else None
+            if value is not None and origin == "asked":
+                # Only what could be read is kept: a later run may find the judge in better health.
+                self._cache.put(key, completion)
+            if value is not None or attempt > self._config.retries:
+                return _reply(question, value, completion, attempt, cached=origin == "cached")
 
-    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        """From the documents; without any, from the query alone by its own writer, weighted by importance."""
-        if documents:
-            written = await self._ask(self.prompts.rubric(task, documents))
-            if written.value is None:
-                return None
-            unmet = parse_unmet(written.completion)
-            return Rubric(task_id=task.id, criteria=tuple(written.value), unmet=unmet)
-        reply = await self._ask(self.prompts.dimensions(task))
-        if reply.value is None:
-            return None
-        weighted = [
-            criterion.model_copy(update={"weight": priority_weight(criterion.priority)})
-            for criterion in reply.value
-        ]
-        return Rubric(task_id=task.id, criteria=tuple(weighted))
+    def _request(self, prompt: JudgePrompt[T], call: CallConfig, attempt: int, repeat: int) -> ChatRequest:
+        # A greedy judge would only repeat what could not be read.
+        temperature = call.temperature if attempt == 0 else max(call.temperature, _RETRY_TEMPERATURE)
+        again = (repeat,) if repeat else ()
+        return ChatRequest(
+            prompt=prompt.prompt,
+            max_tokens=1 if prompt.choices else _SHORT_TOKENS if prompt.pattern else call.max_tokens,
+            temperature=0.0 if prompt.choices and attempt == 0 else temperature,
+            seed=seed_from(self._seed, "judge", prompt.prompt, attempt, *again) & _SEED_BITS,
+            choices=prompt.choices,
+            pattern=prompt.pattern,
+            top_p=call.top_p,
+        )
 
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        if is_opener(answer):
-            return _OPENER
-        return _scored(await self._ask(self.prompts.grade(task, criterion, answer)))
+    async def _complete(
+        self, endpoint: ChatClient, question: Question[T], request: ChatRequest, key: bytes
+    ) -> tuple[ChatReply, Literal["asked", "cached", "joined"]]:
+        """A completion, and where it comes from."""
+        counts = self.roles[question.role]
+        if (known := self._cache.get(key)) is not None:
+            counts["cached"] += 1
+            return known, "cached"
+        # Shielded: one caller who goes away must not take the completion from the others.
+        if (task := self._in_flight.get((endpoint, key))) is not None:
+            counts["joined"] += 1
+            return await asyncio.shield(task), "joined"
+        counts["asked"] += 1
+        task = self._in_flight[endpoint, key] = asyncio.ensure_future(self._send(endpoint, question, request))
+        task.add_done_callback(lambda done: self._forget((endpoint, key), done))
+        return await asyncio.shield(task), "asked"
 
-    async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | Criterion | None = None,
-        repeat: int = 0,
-    ) -> Comparison:
-        """One presentation, `first` first; who wants both orders asks twice. What would look the same ties unasked, and
-        an answer wins unasked over none.
+    async def _send(self, endpoint: ChatClient, question: Question[T], request: ChatRequest) -> ChatReply:
+        # Prompts about the same task share their beginning.
+        reply = await endpoint.complete(request, subject=question.task.text)
+        self.roles[question.role].update(tokens_in=reply.tokens_in, tokens_out=reply.tokens_out)
+        return reply
 
-        The verdict decides the outcome, also as one token: a tie is a tie, however likely a win was (Reasoning Arena,
-        equation 7). The probability that the first is better is kept beside it.
-        """
-        one, other = (shown(rollout, style.view).identity for rollout in (first, second))
-        if one == other:
-            tie = Verdict(value=True, reasoning="both are the same", attempts=0)
-            middle = 5.0 if style.is_scored else 0.5
-            return Comparison(
-                first_id=first.id, second_id=second.id, outcome=Outcome(middle, middle), verdict=tie
-            )
-        unanswered = [is_opener(rollout.answer or "") for rollout in (first, second)]
-        if any(unanswered) and not all(unanswered):
-            return _won_unasked(first, second, style, first_wins=unanswered[1])
-        prompt = self.prompts.compare(task, (first, second), style, rubric)._replace(repeat=repeat)
-        reply = await self._ask(prompt)
-        outcome = reply.value
-        value = None if outcome is None else outcome.first >= outcome.second
-        verdict = reply.verdict(value, _soft_preference(reply))
-        return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
-
-    async def select(
-        self,
-        task: Task,
-        rubric: Rubric | None,
-        candidates: Sequence[Rollout],
-        winners: int,
-        *,
-        repeat: int = 0,
-    ) -> Selected:
-        prompt = self.prompts.select(task, rubric, candidates, winners)._replace(repeat=repeat)
-        reply = await self._ask(prompt)
-        return Selected(reply.value, reply.verdict(None if reply.value is None else True))
-
-    async def score(
-        self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
-    ) -> PointwiseScore:
-        if is_opener(rollout.answer or ""):
-            return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
-        prompt = self.prompts.score(task, rollout, rubric, scale)
-        reply = await self._ask(prompt)
-        return PointwiseScore(reply.value, reply.verdict(None if reply.value is None else True))
-
-    async def _ask(self, prompt: JudgePrompt[T]) -> JudgeReply[T]:
-        return await self._caller.ask(prompt._replace(repeat=prompt.repeat + self._apart))
+    def _forget(self, call: tuple[ChatClient, bytes], task: "asyncio.Task[ChatReply]") -> None:
+        self._in_flight.pop(call, None)
+        if not task.cancelled():
+            task.exception()  # looked at, so that one whose callers went away is not reported as lost
 
 
 def open_model_judge(
@@ -184,9 +202,8 @@ def open_model_judge(
 
     Raises ConfigError for what the endpoints do not know, JudgeError where one does not answer.
     """
-    # In a thread of its own: the caller may or may not have an event loop running.
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        named, tokens = pool.submit(asyncio.run, _handshake(config)).result()
+    named = at_once(with_models(config))
+    tokens = at_once(special_tokens(named))
     path = folder / config.cache if config.cache is not None else None
     # Runs that share paid judgements share their key, too: the same text then has the same mark in all of them.
     place = folder if path is None else path.parent
@@ -195,31 +212,183 @@ def open_model_judge(
     return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
 
 
-async def _handshake(config: JudgeConfig) -> tuple[JudgeConfig, frozenset[str]]:
-    named = await with_models(config)
-    return named, await special_tokens(named)
+def _failed(fault: Fault, reasoning: str, attempts: int) -> Reply[T]:
+    return Reply(None, Verdict(value=None, fault=fault, reasoning=reasoning, attempts=attempts))
 
 
-def _won_unasked(first: Rollout, second: Rollout, style: Style, *, first_wins: bool) -> Comparison:
-    most = 10.0 if style.is_scored else 1.0
-    outcome = Outcome(most, 0.0) if first_wins else Outcome(0.0, most)
-    verdict = Verdict(value=first_wins, reasoning="the other one holds no answer", attempts=0)
-    return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
+def _reply(
+    question: Question[T], value: T | None, completion: ChatReply, attempts: int, *, cached: bool
+) -> Reply[T]:
+    """Tokens are the last completion's."""
+    odds = dict(completion.odds)
+    verdict = Verdict(
+        value=None if value is None else question.holds(value),
+        probability=None if value is None else question.probability(value, odds),
+        reasoning=completion.reasoning or thinking_of(completion.text),
+        fault=Fault.UNREADABLE if value is None else None,
+        attempts=attempts,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        cached=cached,
+    )
+    return Reply(value, verdict, completion.text, odds)
 
 
-def _scored(reply: JudgeReply[bool]) -> Verdict:
-    yes, no = reply.odds.get("1"), reply.odds.get("0")
-    probability = None
-    if reply.value is not None and yes is not None and no is not None and yes + no > 0:
-        probability = yes / (yes + no)
-    return reply.verdict(reply.value, probability)
+def model_name(config: JudgeConfig, role: JudgeRole) -> str:
+    """What a role's judge is called: the model, the hash of its weights if one is required, its template."""
+    endpoint = config.endpoint_of(role)
+    settings = "".join(f" {name}={value}" for name, value in sorted(endpoint.template.items()))
+    return f"{endpoint.model}{f'@{endpoint.weights}' if endpoint.weights else ''}{settings}"
 
 
-def _soft_preference(reply: JudgeReply[Outcome]) -> float | None:
-    """How likely the first is better, a tie counting half; None unless all three choices have a known probability."""
-    odds = [reply.odds.get(choice) for choice in PREFERENCES]
-    if reply.value is None or any(each is None for each in odds):
-        return None
-    first, second, tie = (each or 0.0 for each in odds)
-    total = first + second + tie
-    return (first + tie / 2) / total if total > 0 else None
+def _is_whole(completion: ChatReply, request: ChatRequest, *, thinks: bool) -> bool:
+    """Whether a completion can hold a verdict of its own.
+
+    One that was cut off may end in a quotation of the answer, and so may one of a model that `thinks` natively where
+    neither the server nor an end of thinking tells its thoughts from its reply.
+    """
+    if request.choices:
+        return True
+    if completion.finish is Finish.LENGTH:
+        return False
+    return not thinks or bool(request.pattern or completion.reasoning) or has_ended_thinking(completion.text)
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply BLOB NOT NULL) WITHOUT ROWID"
+_CHECKSUM = 8
+_WAIT = 60.0
+
+
+def cache_key(model: str, request: ChatRequest) -> bytes:
+    """What a completion follows from: model with weights, prompt, sampling, seed, choices."""
+    return hashlib.blake2b(json.dumps([model, *request]).encode(), digest_size=20).digest()
+
+
+class JudgementCache:
+    """`path` None keeps nothing. May be used from several threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises RecordError for a file that is not a cache, StorageError for a disk that fails."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = _open(path)
+
+    def get(self, key: bytes) -> ChatReply | None:
+        if self._database is None:
+            return None
+        with self._opened() as database:
+            row = database.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        checksum, data = (row[0][:_CHECKSUM], row[0][_CHECKSUM:]) if row else (b"", b"")
+        if checksum != _checksum(key, data):
+            return None
+        text, reasoning, finish, tokens_in, tokens_out, odds = json.loads(zlib.decompress(data))
+        return ChatReply(text, reasoning, Finish(finish), tokens_in, tokens_out, odds)
+
+    def put(self, key: bytes, reply: ChatReply) -> None:
+        """Raises StorageError. What another writer has put there meanwhile is replaced by its equal."""
+        if self._database is None:
+            return
+        data = zlib.compress(json.dumps(reply).encode(), level=1)
+        entry = (key, _checksum(key, data) + data)
+        with self._opened() as database, database:
+            database.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", entry)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        assert self._database is not None
+        try:
+            with self._lock:
+                yield self._database
+        except sqlite3.Error as error:
+            raise _storage_error(self._path, error) from None
+
+    def __len__(self) -> int:
+        if self._database is None:
+            return 0
+        with self._lock:
+            return int(self._database.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+    def close(self) -> None:
+        if self._database is not None:
+            with self._lock:
+                self._database.close()
+            self._database = None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(path, timeout=_WAIT, check_same_thread=False)
+        _write_ahead(database)
+        # A power cut may lose the last entries, never damage the file; they would be paid for once more.
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            database.execute(_TABLE)
+    except sqlite3.DatabaseError as error:
+        if "not a database" in str(error) or "malformed" in str(error):
+            raise RecordError(
+                f"{path}: not a judgement cache ({error}); remove it, or set judge.cache"
+            ) from None
+        raise _storage_error(path, error) from None
+    return database
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """WAL mode. SQLite's own timeout does not hold while several processes switch a new file to it."""
+    end = time.monotonic() + _WAIT
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= end:
+                raise
+            time.sleep(0.01)
+
+
+def _storage_error(path: Path | None, error: sqlite3.Error) -> StorageError:
+    return StorageError(f"{path}: the judgement cache failed ({error}); check the disk, then run again")
+
+
+def _checksum(key: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(key + data, digest_size=_CHECKSUM).digest()
+
+
+KEY_FILE = "fence.key"
+_BYTES = 32
+
+
+def run_key(folder: Path, *, seed: int, began_before: bool) -> bytes:
+    """The key of the run in `folder`; every process and every later start gets the same one.
+
+    A run that `began_before` runs had keys of their own keeps the one that followed from its seed: with another one,
+    every judgement that it has paid for would be asked again. Raises RecordError for a damaged file.
+    """
+    path = folder / KEY_FILE
+    if not path.exists():
+        _make(path, fence_key(seed) if began_before else secrets.token_bytes(_BYTES))
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+    except (ValueError, UnicodeDecodeError):
+        key = b""
+    if len(key) != _BYTES:
+        raise RecordError(
+            f"{path}: damaged, expected {2 * _BYTES} hex digits; restore the file, or delete it: judgements are then "
+            "asked again"
+        )
+    return key
+
+
+def _make(path: Path, key: bytes) -> None:
+    """Written whole and only once, whoever else makes it at the same time: the first one wins."""
+    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with disk_faults(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own.touch(mode=0o600)
+        own.write_text(f"{key.hex()}\n", "ascii")
+        try:
+            publish_once(own, path)
+        finally:
+            own.unlink(missing_ok=True)

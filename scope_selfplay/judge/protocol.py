@@ -1,25 +1,46 @@
-"""What a judge is asked. A fault is a typed verdict or None, never a number."""
+"""What a judge is asked, as values, and what it says: a value, or None and the fault why not; never a made-up number.
 
-from collections.abc import Sequence
+A question knows the role of its prompt, what of its value is kept on record, and when nobody needs to be asked.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from scope_selfplay.gates import Gate
-from scope_selfplay.keys import Key
-from scope_selfplay.schemas import Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import (
+    Check,
+    Comparison,
+    Criterion,
+    Document,
+    Fault,
+    Grade,
+    Key,
+    Outcome,
+    Rollout,
+    RolloutStatus,
+    Rubric,
+    Score,
+    Selection,
+    Task,
+    Value,
+    Verdict,
+)
+from scope_selfplay.judge.fences import View, is_opener, shown
+from scope_selfplay.prompts.roles import GATE_ROLES, PromptRole
+from scope_selfplay.rewards.equations import rubric_score
+from scope_selfplay.rewards.verify import boxed_reward, exact_match, last_box
+
+T = TypeVar("T")
 
 DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
-
-
-class View(StrEnum):
-    """What of a rollout a judge is shown: its answer, its whole trace, which ends with the answer, or its core: the
-    trace without what the tools returned.
-    """
-
-    ANSWER = "answer"
-    CORE = "core"
-    TRACE = "trace"
+PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
+"""What a preference may be as one token; T is a tie."""
+_OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
 
 
 class Style(StrEnum):
@@ -45,6 +66,13 @@ class Style(StrEnum):
     @property
     def is_scored(self) -> bool:
         return self in (Style.SCORES, Style.CORE_SCORES)
+
+
+_STYLES = {
+    PromptRole.COMPARE_SCORES: Style.SCORES,
+    PromptRole.COMPARE_PREFERENCE: Style.PREFERENCE,
+    PromptRole.COMPARE_ANSWERS: Style.ANSWERS,
+}
 
 
 class Scale(StrEnum):
@@ -74,18 +102,238 @@ class Scale(StrEnum):
         return self in (Scale.CORRECTNESS, Scale.PROOF)
 
 
-class Selected(NamedTuple):
-    """The 0-based numbers of the winners, or None where the verdict's fault says why."""
+@dataclass(frozen=True)
+class Reply(Generic[T]):
+    """`value` is None exactly when the verdict's fault says why. `completion` and `odds` are those of a model."""
 
-    numbers: list[int] | None
+    value: T | None
     verdict: Verdict
+    completion: str = ""
+    odds: Mapping[str, float] = field(default_factory=dict)
 
 
-class PointwiseScore(NamedTuple):
-    """A number on the scale's own range, or None where the verdict's fault says why."""
+@dataclass(frozen=True)
+class Question(Generic[T]):
+    """Asks for a T about a task; a `repeat` of the same question is judged anew, with draws of its own."""
 
-    value: float | None
-    verdict: Verdict
+    task: Task
+    _: KW_ONLY
+    repeat: int = 0
+
+    @property
+    def role(self) -> PromptRole:
+        """The prompt that asks it."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self.role.value
+
+    def holds(self, value: T) -> bool:
+        """What the verdict says where this value came."""
+        return True
+
+    def probability(self, value: T, odds: Mapping[str, float]) -> float | None:
+        """The soft verdict, where the odds of all choices are known."""
+        return None
+
+    def settled(self) -> Reply[T] | None:
+        """The reply where no model needs to be asked."""
+        return None
+
+    def record(self, reply: Reply[T]) -> Value | None:
+        """What a stage keeps of it, where nothing else holds the verdict."""
+        return None
+
+
+class YesOrNo(Question[bool]):
+    def holds(self, value: bool) -> bool:
+        return value
+
+    def probability(self, value: bool, odds: Mapping[str, float]) -> float | None:
+        yes, no = odds.get("1"), odds.get("0")
+        return None if yes is None or no is None or yes + no <= 0 else yes / (yes + no)
+
+
+@dataclass(frozen=True)
+class GateQuestion(YesOrNo):
+    gate: Gate
+    document: Document | None
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.of_gate(self.gate)
+
+
+@dataclass(frozen=True)
+class RubricQuestion(Question[Rubric]):
+    """For three to five criteria from the documents; without any, from the query alone by its own writer."""
+
+    documents: Sequence[Document]
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.RUBRIC if self.documents else PromptRole.RUBRIC_DIMENSIONS
+
+    def record(self, reply: Reply[Rubric]) -> Value | None:
+        # A candidate holds the one that is from its documents.
+        return None if self.documents else reply.value
+
+
+@dataclass(frozen=True)
+class GradeQuestion(YesOrNo):
+    """Whether an answer meets a criterion. `key` names the draws of a judge that errs on purpose."""
+
+    criterion: Criterion
+    answer: str
+    _: KW_ONLY
+    key: Key = ()
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.GRADE
+
+    def settled(self) -> Reply[bool] | None:
+        return Reply(False, _OPENER) if is_opener(self.answer) else None
+
+
+@dataclass(frozen=True)
+class PairQuestion(Question[Outcome]):
+    """One presentation of two rollouts, `first` first.
+
+    By a criterion alone, where the style is that of answers: all else about them is left out of account.
+    """
+
+    first: Rollout
+    second: Rollout
+    _: KW_ONLY
+    style: Style
+    rubric: Rubric | Criterion | None = None
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.COMPARE_SCORES if self.style.is_scored else PromptRole(self.name)
+
+    @property
+    def name(self) -> str:
+        return f"compare_{self.style}"
+
+    def holds(self, value: Outcome) -> bool:
+        return value.first >= value.second
+
+    def probability(self, value: Outcome, odds: Mapping[str, float]) -> float | None:
+        """How likely the first is better, a tie counting half.
+
+        The verdict decides the outcome all the same: a tie is a tie, however likely a win was (Reasoning Arena,
+        equation 7).
+        """
+        known = [odds[choice] for choice in PREFERENCES if choice in odds]
+        if len(known) < len(PREFERENCES) or not sum(known):
+            return None
+        first, _, tie = known
+        return (first + tie / 2) / sum(known)
+
+    def settled(self) -> Reply[Outcome] | None:
+        """What would look the same ties, and an answer wins over none."""
+        one, other = (shown(rollout, self.style.view).identity for rollout in (self.first, self.second))
+        most = 10.0 if self.style.is_scored else 1.0
+        if one == other:
+            return Reply(
+                Outcome(most / 2, most / 2),
+                Verdict(value=True, reasoning="both are the same", attempts=0),
+            )
+        empty = [is_opener(rollout.answer or "") for rollout in (self.first, self.second)]
+        if empty[0] == empty[1]:
+            return None
+        verdict = Verdict(value=empty[1], reasoning="the other one holds no answer", attempts=0)
+        return Reply(Outcome(most, 0.0) if empty[1] else Outcome(0.0, most), verdict)
+
+    def record(self, reply: Reply[Outcome]) -> Comparison:
+        return Comparison(
+            first_id=self.first.id,
+            second_id=self.second.id,
+            outcome=reply.value,
+            verdict=reply.verdict,
+            repeat=self.repeat,
+        )
+
+
+@dataclass(frozen=True)
+class SelectQuestion(Question[list[int]]):
+    """For the 0-based numbers of exactly `winners` of the candidates, shown in this order."""
+
+    rubric: Rubric | None
+    candidates: Sequence[Rollout]
+    winners: int
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.SELECT
+
+    def record(self, reply: Reply[list[int]]) -> Selection:
+        ids = tuple(candidate.id for candidate in self.candidates)
+        won = None if reply.value is None else tuple(ids[number] for number in reply.value)
+        return Selection(candidate_ids=ids, winner_ids=won, repeat=self.repeat, verdict=reply.verdict)
+
+
+@dataclass(frozen=True)
+class ScoreQuestion(Question[float]):
+    """For a number on the scale's own range; `row` is the criterion's place in its rubric, for the record."""
+
+    rollout: Rollout
+    rubric: Rubric | Criterion | None
+    _: KW_ONLY
+    scale: Scale
+    row: int | None = None
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole(f"score_{self.scale.value}")
+
+    def settled(self) -> Reply[float] | None:
+        if not is_opener(self.rollout.answer or ""):
+            return None
+        return Reply(0.0, _OPENER.model_copy(update={"value": True}))
+
+    def record(self, reply: Reply[float]) -> Score:
+        return Score(
+            rollout_id=self.rollout.id,
+            scale=self.scale.value,
+            value=reply.value,
+            criterion=self.row,
+            verdict=reply.verdict,
+        )
+
+
+def question_of(
+    role: PromptRole,
+    task: Task,
+    *,
+    documents: Sequence[Document] = (),
+    answers: Sequence[Rollout] = (),
+    by: Rubric | Criterion | None = None,
+    winners: int = 1,
+) -> Question[Any]:
+    """What the prompt of a role asks about these. Raises ValueError for another number of answers, or no criterion."""
+    if role is PromptRole.SELECT:
+        if len(answers) < 2:
+            raise ValueError(f"found {len(answers)} answers, expected two or more to select from")
+        return SelectQuestion(task, by if isinstance(by, Rubric) else None, answers, winners)
+    if role in GATE_ROLES:
+        return GateQuestion(task, GATE_ROLES[role], documents[0] if documents else None)
+    if role in (PromptRole.RUBRIC, PromptRole.RUBRIC_DIMENSIONS):
+        return RubricQuestion(task, documents)
+    style = _STYLES.get(role)
+    expected = 1 if style is None else 2
+    if len(answers) != expected:
+        raise ValueError(f"found {len(answers)} answers, expected {expected}")
+    if style is not None:
+        return PairQuestion(task, *answers, style=style, rubric=by)
+    if role is PromptRole.GRADE and isinstance(by, Criterion):
+        return GradeQuestion(task, by, answers[0].answer or "")
+    if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) and not isinstance(by, Criterion):
+        raise ValueError(f"{role} needs a criterion")
+    return ScoreQuestion(task, answers[0], by, scale=Scale(role.removeprefix("score_")))
 
 
 class Judge(Protocol):
@@ -94,45 +342,49 @@ class Judge(Protocol):
         """Names model and prompts: equal identities judge alike."""
         ...
 
-    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict: ...
+    async def ask(self, question: Question[T]) -> Reply[T]: ...
 
-    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        """Three to five criteria from the documents, or None where none could be written or read."""
-        ...
 
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict: ...
+async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:
+    """Equation 1; a criterion with a `check` is decided by its rule.
 
-    async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | Criterion | None = None,
-        repeat: int = 0,
-    ) -> Comparison:
-        """One presentation, `first` first; a `repeat` is judged anew, as in `select`.
+    An absent or opener-only answer scores 0 without a call; a failed rollout has no score, and without criteria there
+    is none.
+    """
+    if rollout.status is RolloutStatus.FAILED or not rubric.criteria:
+        return Grade(rollout_id=rollout.id, verdicts=(), score=None)
+    answer = rollout.answer
+    if answer is None or is_opener(answer):
+        reason = "no answer" if answer is None else "the answer holds nothing but an opener"
+        verdicts = [Verdict(value=False, reasoning=reason, attempts=0) for _ in rubric.criteria]
+    else:
 
-        By a criterion alone, where the style is that of answers: all else about them is left out of account.
-        """
-        ...
+        async def verdict(row: int, criterion: Criterion) -> Verdict:
+            if criterion.check is not None:
+                return await _verified(task, criterion.check, answer)
+            return (await judge.ask(GradeQuestion(task, criterion, answer, key=(*key, row)))).verdict
 
-    async def select(
-        self,
-        task: Task,
-        rubric: Rubric | None,
-        candidates: Sequence[Rollout],
-        winners: int,
-        *,
-        repeat: int = 0,
-    ) -> Selected:
-        """Exactly `winners` of the candidates, shown in this order.
+        verdicts = list(await asyncio.gather(*map(verdict, itertools.count(), rubric.criteria)))
+    weights = [criterion.weight for criterion in rubric.criteria]
+    score = rubric_score([verdict.value for verdict in verdicts], weights)
+    return Grade(rollout_id=rollout.id, verdicts=tuple(verdicts), score=score)
 
-        A question of another `repeat` is judged anew, with draws of its own, though nothing else of it differs.
-        """
-        ...
 
-    async def score(
-        self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
-    ) -> PointwiseScore: ...
+async def _verified(task: Task, check: Check, answer: str) -> Verdict:
+    """A rule's verdict on an answer, given the reference; no judge is asked."""
+    match check:
+        case Check.TEXT:
+            found = last_box(answer) or answer
+            is_right = exact_match(found, [task.reference or ""]) == 1.0
+            reasoning = f"text {found!r}, reference {task.reference!r}"
+            return Verdict(value=is_right, reasoning=reasoning, attempts=0)
+        case Check.BOXED:
+            # In a thread: a hostile answer may keep the verifier busy for seconds.
+            reward = await asyncio.to_thread(boxed_reward, answer, task.reference or "")
+    if reward is None:
+        return Verdict(
+            value=None, fault=Fault.UNREADABLE, reasoning=f"cannot verify {task.reference!r}", attempts=0
+        )
+    return Verdict(
+        value=reward == 1.0, reasoning=f"boxed {last_box(answer)!r}, reference {task.reference!r}", attempts=0
+    )

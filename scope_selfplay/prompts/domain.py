@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from scope_selfplay.errors import did_you_mean
-from scope_selfplay.gates import DEFAULT_GATES, Gate
-from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
-from scope_selfplay.schemas import CorpusReader, Value
+from scope_selfplay.base.errors import Finding, did_you_mean
+from scope_selfplay.base.gates import DEFAULT_GATES, Gate
+from scope_selfplay.base.values import CorpusReader, Value
+from scope_selfplay.prompts.roles import YamlMapping, listed
 
 DOMAIN_FILE = "domain.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -105,7 +105,7 @@ _EXPECTED: Mapping[str, str] = {
 _WORDS: Mapping[str, Iterable[str]] = {"judge": JudgeKind, "corpus_reader": CorpusReader, "gates.*": Gate}
 
 
-def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[PackProblem]:
+def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[Finding]:
     """What is wrong in one domain.yaml; `inherited_types` are the task types of those that it extends."""
     try:
         DomainFile.model_validate(mapping.values)
@@ -113,10 +113,10 @@ def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[P
     except ValidationError as error:
         problems = [_problem(mapping, details) for details in error.errors(include_url=False)]
     problems += _joint_problems(mapping, inherited_types)
-    return sorted(problems, key=lambda problem: problem.line)
+    return sorted(problems, key=lambda problem: int(problem.where.rpartition(":")[2]))
 
 
-def _problem(mapping: YamlMapping, error: ErrorDetails) -> PackProblem:
+def _problem(mapping: YamlMapping, error: ErrorDetails) -> Finding:
     path = error["loc"]
     place = ".".join("*" if depth == 1 else str(part) for depth, part in enumerate(path))
     if error["type"] in ("extra_forbidden", "invalid_key"):
@@ -130,7 +130,7 @@ def _problem(mapping: YamlMapping, error: ErrorDetails) -> PackProblem:
     return mapping.problem(message, *path)
 
 
-def _joint_problems(mapping: YamlMapping, inherited_types: Sequence[str]) -> Iterator[PackProblem]:
+def _joint_problems(mapping: YamlMapping, inherited_types: Sequence[str]) -> Iterator[Finding]:
     """What no single value shows: repeated gates, shares that are all 0, task types without a description."""
     named = mapping.values.get("gates")
     gates = named if isinstance(named, list) else []
@@ -149,7 +149,7 @@ def _joint_problems(mapping: YamlMapping, inherited_types: Sequence[str]) -> Ite
             yield mapping.problem(f"{message}; a new one needs a description{hint}", "task_types", name)
 
 
-def merge_domains(chain: Sequence[YamlMapping], name: str) -> Domain | PackProblem:
+def merge_domains(chain: Sequence[YamlMapping], name: str) -> Domain | Finding:
     """Lay the checked files of `chain` (the domain first, then what it extends) over each other."""
     values: dict[str, object] = {}
     types: dict[str, dict[str, object]] = {}

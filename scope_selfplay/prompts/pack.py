@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 
-from scope_selfplay.errors import PromptError
-from scope_selfplay.prompts import template
-from scope_selfplay.prompts.contracts import ABSENT, CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
+from scope_selfplay.base.errors import PromptError
+from scope_selfplay.base.text import clean_for_policy, frame_of
+from scope_selfplay.base.values import Value
+from scope_selfplay.prompts import file as template
 from scope_selfplay.prompts.domain import DOMAIN_FILE, Domain
-from scope_selfplay.prompts.prompt_file import Prompt
-from scope_selfplay.schemas import Value
-from scope_selfplay.untrusted_text import clean_for_policy, frame_of
+from scope_selfplay.prompts.file import Prompt
+from scope_selfplay.prompts.roles import ABSENT, CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
 
 PromptValue = str | int | float | bool
 

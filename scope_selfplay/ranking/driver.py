@@ -8,11 +8,12 @@ calls cancelled.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
+from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
-from scope_selfplay.schemas import Outcome
 
 Compare = Callable[[Match], Awaitable[Outcome | None]]
 """Judges one presentation; None when the call failed."""
@@ -31,17 +32,9 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True)
 class Played:
-    """What a play gave and what it cost.
-
-    `calls` counts the calls made, `failures` those of them that brought no verdict, `waves` the rounds of
-    calls that had to wait for each other. `graph` holds every presentation in the order of the plan, also
-    those answered without a call; a group's verdict is there as its pairs of winner and loser.
-    """
+    """`graph` holds every presentation in the order of the plan, also those answered without a call."""
 
     strengths: Strengths
-    calls: int
-    failures: int
-    waves: int
     graph: ComparisonGraph
 
 
@@ -66,7 +59,7 @@ async def play(
         outcome = await compare(match)
         return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
 
-    calls = _AskedOnce(ask)
+    answers: dict[Names, Outcome | None] = {}
     names = _naming(identity)
     shown: list[tuple[Match, Outcome | None]] = []
     wave_number = 0
@@ -81,28 +74,29 @@ async def play(
 
     def verdict(order: Match) -> Outcome | None:
         who = names(order)
-        return _tie(who[0], calls.answers) if _all_equal(who) else calls.answers[question(order)]
+        return _tie(who[0], answers) if _all_equal(who) else answers[question(order)]
 
     async def judge(wave: list[Match]) -> list[Outcome | None]:
         nonlocal wave_number
         wave_number += 1
         plan = [orders(match) for match in wave]
         flat = [order for presentations in plan for order in presentations]
-        await calls.ask((question(order), order) for order in flat if not _all_equal(names(order)))
+        asked = [(question(order), order) for order in flat if not _all_equal(names(order))]
+        await _ask_new(answers, asked, ask)
         shown.extend((order, verdict(order)) for order in flat)
         return [_mean([verdict(order) for order in presentations]) for presentations in plan]
 
     strengths = await _drive(topology, judge)
-    return calls.played(strengths, shown)
+    return Played(strengths, ComparisonGraph(*map(tuple, zip(*shown, strict=True))))
 
 
 async def play_groups(
     topology: GroupTopology, select: Select, *, identity: Sequence[Hashable] | None = None
-) -> Played:
+) -> Strengths:
     """Drives a group tournament to its strengths.
 
     `identity` as in `play`: a group that shows the same texts in the same order again is not judged again,
-    and one whose members are all equal has no verdict, without a call and without being counted as a failure.
+    and one whose members are all equal has no verdict, without a call.
     """
 
     async def places_of_winners(group: list[int]) -> list[int] | None:
@@ -112,94 +106,64 @@ async def play_groups(
             raise ValueError(f"the winners {winners} are not all in the group {group}")
         return None if winners is None else [group.index(winner) for winner in winners]
 
-    calls = _AskedOnce(places_of_winners)
+    answers: dict[Names, list[int] | None] = {}
     names = _naming(identity)
-    shown: list[tuple[Match, Outcome | None]] = []
 
     def verdict(group: list[int]) -> list[int] | None:
-        places = None if _all_equal(names(group)) else calls.answers[names(group)]
+        places = None if _all_equal(names(group)) else answers[names(group)]
         return None if places is None else [group[place] for place in places]
 
     async def judge(wave: list[list[int]]) -> list[list[int] | None]:
-        await calls.ask((names(group), group) for group in wave if not _all_equal(names(group)))
-        for group in wave:
-            shown.extend(_implied(group, verdict(group)))
+        asked = [(names(group), group) for group in wave if not _all_equal(names(group))]
+        await _ask_new(answers, asked, places_of_winners)
         return [verdict(group) for group in wave]
 
-    strengths = await _drive(topology, judge)
-    return calls.played(strengths, shown)
-
-
-class TopologyRun(Generic[Wave, Reply]):
-    """A topology that is being played: answer its `wave` until that is None, then `strengths` is set."""
-
-    def __init__(self, topology: Generator[Wave, Reply, Strengths]) -> None:
-        self._topology = topology
-        self.strengths: Strengths = []
-        self.wave: Wave | None = None
-        self._advance(lambda: next(topology))
-
-    def answer(self, replies: Reply) -> None:
-        """Sends the outcomes of the wave, which the next one replaces."""
-        self._advance(lambda: self._topology.send(replies))
-
-    def _advance(self, step: Callable[[], Wave]) -> None:
-        try:
-            self.wave = step()
-        except StopIteration as stop:
-            self.wave, self.strengths = None, stop.value
+    return await _drive(topology, judge)
 
 
 def planned_matches(
     topology: Generator[list[Question], list[Answer | None], Strengths], outcome: Callable[[Question], Answer]
 ) -> int:
     """How many matches or groups a topology asks for; in none of them does it depend on the outcomes."""
-    run, count = TopologyRun(topology), 0
-    while run.wave is not None:
-        count += len(run.wave)
-        run.answer([outcome(question) for question in run.wave])
+    count = 0
+    with suppress(StopIteration):
+        wave = next(topology)
+        while True:
+            count += len(wave)
+            wave = topology.send([outcome(question) for question in wave])
     return count
 
 
-class _AskedOnce(Generic[Question, Answer]):
-    """Asks once per name and keeps the answer, a failure included."""
-
-    def __init__(self, ask_one: Callable[[Question], Awaitable[Answer | None]]) -> None:
-        self.answers: dict[Names, Answer | None] = {}
-        self._ask_one = ask_one
-        self._waves = 0
-
-    async def ask(self, questions: Iterable[tuple[Names, Question]]) -> None:
-        """Asks all that have no answer yet, together, and one name once."""
-        new: dict[Names, Question] = {}
-        for name, question in questions:
-            if name not in self.answers:
-                new.setdefault(name, question)
-        if not new:
-            return
-        tasks = [asyncio.ensure_future(self._ask_one(question)) for question in new.values()]
-        try:
-            answers = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        self.answers.update(zip(new, answers, strict=True))
-        self._waves += 1
-
-    def played(self, strengths: Strengths, shown: Sequence[tuple[Match, Outcome | None]]) -> Played:
-        failures = sum(answer is None for answer in self.answers.values())
-        graph = ComparisonGraph(tuple(match for match, _ in shown), tuple(outcome for _, outcome in shown))
-        return Played(strengths, len(self.answers), failures, self._waves, graph)
+async def _ask_new(
+    answers: dict[Names, Answer | None],
+    questions: Iterable[tuple[Names, Question]],
+    ask_one: Callable[[Question], Awaitable[Answer | None]],
+) -> None:
+    """Asks all that have no answer yet, together, and one name once; a failure is kept, too."""
+    new: dict[Names, Question] = {}
+    for name, question in questions:
+        if name not in answers:
+            new.setdefault(name, question)
+    tasks = [asyncio.ensure_future(ask_one(question)) for question in new.values()]
+    try:
+        found = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    answers.update(zip(new, found, strict=True))
 
 
 async def _drive(
     topology: Generator[Wave, Reply, Strengths], judge: Callable[[Wave], Awaitable[Reply]]
 ) -> Strengths:
-    run = TopologyRun(topology)
-    while run.wave is not None:
-        run.answer(await judge(run.wave))
-    return run.strengths
+    try:
+        wave = next(topology)
+        while True:
+            wave = topology.send(await judge(wave))
+    except StopIteration as stop:
+        strengths: Strengths = stop.value
+        return strengths
 
 
 def _naming(identity: Sequence[Hashable] | None) -> Callable[[Sequence[int]], Names]:
@@ -235,12 +199,3 @@ def _mean(outcomes: Sequence[Outcome | None]) -> Outcome | None:
         return known[0]
     straight, swapped = known
     return Outcome((straight.first + swapped.second) / 2, (straight.second + swapped.first) / 2)
-
-
-def _implied(group: list[int], winners: list[int] | None) -> list[tuple[Match, Outcome | None]]:
-    """The pairs that a group's verdict decides, in the order shown; all pairs, open, when there was none."""
-    pairs = [Match(one, other) for place, one in enumerate(group) for other in group[place + 1 :]]
-    if winners is None:
-        return [(pair, None) for pair in pairs]
-    decided = [pair for pair in pairs if (pair.first in winners) != (pair.second in winners)]
-    return [(pair, Outcome(float(pair.first in winners), float(pair.second in winners))) for pair in decided]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import Strengths
-from scope_selfplay.schemas import Outcome
 
 Floats = NDArray[np.float64]
 
@@ -19,7 +19,11 @@ _MOST_STEPS = 200
 _MANY_GROUPS = 64
 
 
-def soft_share(outcome: Outcome, gamma: float = 0.9) -> float:
+GAMMA = 0.9
+"""What a won match is worth (Reasoning Arena, section 5)."""
+
+
+def soft_share(outcome: Outcome, gamma: float = GAMMA) -> float:
     """gamma for a win, one half for a tie, 1 - gamma for a loss of the first (equation 7).
 
     Raises ValueError unless gamma is in (1/2, 1].

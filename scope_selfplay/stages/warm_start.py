@@ -14,30 +14,28 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel
 
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.dialects import Dialect
-from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
-from scope_selfplay.errors import CorpusError, InferenceError, SearchError, UserError
-from scope_selfplay.inference import Generate, Sample, ids_of_turn
+from scope_selfplay.base.errors import ConfigError, UserError
+from scope_selfplay.base.values import Grade, Role, Rollout, RolloutStatus, Turn
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.dialects.families import Dialect
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.keys import Key
-from scope_selfplay.run import Run
-from scope_selfplay.schemas import Finish, Grade, Role, Rollout, RolloutStatus, Turn
-from scope_selfplay.stages.stage_runner import accepted_in
-from scope_selfplay.stages.training import lineage_of
-from scope_selfplay.store import Stage, StageFolder, read_records
+from scope_selfplay.net.json import given_lines
+from scope_selfplay.policy.conversation import PolicyFormat
+from scope_selfplay.policy.episodes import Episode, Replay, run_episode
+from scope_selfplay.run.run import Run
+from scope_selfplay.stages.train import lineage_of
+from scope_selfplay.stages.work import accepted_in
 from scope_selfplay.store.card import Lineage
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Policy, Stage, StageFolder, weights_hash
 from scope_selfplay.store.human import HumanFolder
-from scope_selfplay.store.weights import Policy, weights_hash
-from scope_selfplay.tools import SEARCH, ToolResult, UseTool
-from scope_selfplay.tools.showing import replayed
 from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.sft import WarmStart, sft
 
@@ -51,39 +49,43 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
         raise UserError(f"{out}: exists already; give another --out")
     found = warm_start_rows(run, min_score=min_score)
     run.progress.say(
-        f"{found.rollouts} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
+        f"{found.learnt} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
         f"{run.config.model.dialect}"
     )
     lineage = lineage_of(run, "warm start", 0, "M0")
     return sft(found.rows, run.base, out, settings=settings, codec=run.codec, lineage=lineage)
 
 
-@dataclass(frozen=True)
-class WarmStartRows:
-    """Rows to learn from; `refused` rollouts do not read back in this family as they were recorded."""
+@dataclass
+class LearntRows:
+    """Rows to learn from, and what gave none."""
 
-    rows: list[TrainingRow]
-    rollouts: int
-    refused: int
+    rows: list[TrainingRow] = field(default_factory=list)
+    learnt: int = 0
+    """Rollouts, or trajectories."""
+    refused: int = 0
+    """Rollouts that do not read back in this family as they were recorded; trajectories of which `rows_of` is None."""
+    unread: int = 0
+    """Trajectories with calls that this family does not read."""
+    too_long: int = 0
 
 
-def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
+def warm_start_rows(run: Run, *, min_score: float) -> LearntRows:
     """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them;
     policies' and people's. Held-out tasks are left out.
     """
-    rows: list[TrainingRow] = []
-    rollouts = refused = 0
+    found = LearntRows()
     human, made = HumanFolder(run.folder), range(1, run.config.iterations + 1)
     folders = [run.folder.stage(iteration, Stage.TASKS) for iteration in made]
     for tasks in [*folders, *(human.tasks(iteration) for iteration in human.iterations() if iteration)]:
         for policy_format, recorded, episode in _recorded(run, tasks, min_score):
-            played = replay(recorded, episode, policy_format, end=run.codec.end_of_turn)
+            played = replay(recorded, episode, policy_format)
             if played is None:
-                refused += 1
+                found.refused += 1
                 continue
-            rollouts += 1
-            rows += rows_from(played, per_turn=policy_format.dialect.drops_earlier_thinking).rows
-    return WarmStartRows(rows, rollouts, refused)
+            found.learnt += 1
+            found.rows += rows_from(played, per_turn=policy_format.dialect.drops_earlier_thinking).rows
+    return found
 
 
 def _recorded(
@@ -111,12 +113,9 @@ def _recorded(
             yield formats[Role.CHALLENGER], writer, episode
 
 
-def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, end: int) -> Rollout | None:
-    """The rollout with ids, or None where this policy's family would read it otherwise than it was recorded.
-
-    `end` is the token that ends a turn where no stop text does.
-    """
-    recording = _RecordedTurns(recorded, policy_format, end)
+def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat) -> Rollout | None:
+    """The rollout with ids, or None where this policy's family would read it otherwise than it was recorded."""
+    recording = Replay(recorded.turns, policy_format.codec, index=recorded.index)
     rollout = asyncio.run(run_episode(episode, recording, recording, key=("replay", recorded.id)))
     same = (
         rollout.status is recorded.status
@@ -128,30 +127,6 @@ def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, 
 
 def _as_read(turn: Turn) -> tuple[object, ...]:
     return turn.text, turn.query, turn.call and (turn.call.tool, turn.call.arguments, turn.call.fault)
-
-
-class _RecordedTurns:
-    """Engine and tools in one: gives back, turn by turn, what is recorded."""
-
-    def __init__(self, recorded: Rollout, policy_format: PolicyFormat, end: int) -> None:
-        self.identity = self.index = recorded.index
-        self._turns, self._codec, self._end = recorded.turns, policy_format.codec, end
-        self._turn = -1
-
-    async def generate(self, request: Generate, key: Key) -> Sample:
-        self._turn += 1
-        if self._turn >= len(self._turns):
-            raise InferenceError("the recording is over")
-        ids = ids_of_turn(self._codec, request, self._turns[self._turn].text, end=self._end)
-        finish = Finish.STOP if len(ids) <= request.max_tokens else Finish.LENGTH
-        return Sample(ids[: request.max_tokens], None, finish)
-
-    async def use(self, request: UseTool) -> ToolResult:
-        turn = self._turns[self._turn]
-        called = SEARCH.name if turn.query is not None else turn.call and turn.call.tool
-        if called != request.tool or (turn.query is not None and turn.query != request.arguments["query"]):
-            raise SearchError("the recording called for something else")
-        return replayed(turn)
 
 
 def learn_from_trajectories(
@@ -166,7 +141,7 @@ def learn_from_trajectories(
 ) -> list[float]:
     """Train a model on trajectories from outside. Returns the losses; none where `out` is there already.
 
-    Raises CorpusError for what is not a trajectory, or where none is left.
+    Raises ConfigError for what is not a trajectory, CorpusError where none is left.
     """
     if out.exists():
         say(f"{out}: is there already")
@@ -175,7 +150,7 @@ def learn_from_trajectories(
     codec = ChatCodec.load(base)
     found = trajectory_rows(files, codec, family, max_length=max_length)
     say(
-        f"{found.trajectories} trajectories, {len(found.rows)} rows; {found.refused} are not written as one "
+        f"{found.learnt} trajectories, {len(found.rows)} rows; {found.refused} are not written as one "
         f"conversation by the chat template or hold special tokens, {found.unread} hold calls that {family.name} "
         f"does not read, {found.too_long} exceed {max_length} tokens"
     )
@@ -183,54 +158,41 @@ def learn_from_trajectories(
     return sft(found.rows, base, out, settings=settings, codec=codec, lineage=lineage)
 
 
-@dataclass(frozen=True)
-class TrajectoryRows:
-    """What gave no rows: `refused` is None of `rows_of`, `unread` its error; `too_long` exceeds the limit."""
-
-    rows: list[TrainingRow]
-    trajectories: int
-    refused: int
-    unread: int
-    too_long: int
-
-
 def trajectory_rows(
     files: Sequence[Path], codec: ChatCodec, family: Dialect, *, max_length: int
-) -> TrajectoryRows:
+) -> LearntRows:
     """The rows of all trajectories in these files, none longer than `max_length` tokens: nothing is cut."""
-    rows: list[TrainingRow] = []
-    learnt = refused = unread = too_long = 0
+    found = LearntRows()
     for trajectory in read_trajectories(files):
         try:
-            found = rows_of(trajectory, codec, family)
+            rows = rows_of(trajectory, codec, family)
         except UnreadCallError:
-            unread += 1
+            found.unread += 1
             continue
-        if found is None:
-            refused += 1
-        elif any(row.length > max_length for row in found):
-            too_long += 1
+        if rows is None:
+            found.refused += 1
+        elif any(row.length > max_length for row in rows):
+            found.too_long += 1
         else:
-            learnt += 1
-            rows += found
-    return TrajectoryRows(rows, learnt, refused, unread, too_long)
+            found.learnt += 1
+            found.rows += rows
+    return found
+
+
+def _as_object(arguments: Any) -> Any:
+    """Templates write arguments as JSON, and would quote a text once more."""
+    with suppress(ValueError):
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    return arguments
 
 
 class _Function(BaseModel):
     name: str
-    arguments: dict[str, Any] | str = {}
-
-    def read_arguments(self) -> object:
-        """As an object: templates write it as JSON, and would quote a text once more."""
-        if not isinstance(self.arguments, str):
-            return self.arguments
-        try:
-            return json.loads(self.arguments)
-        except ValueError:
-            return self.arguments
+    arguments: Annotated[dict[str, Any] | str, AfterValidator(_as_object)] = {}
 
 
 class _ToolCall(BaseModel):
+    type: Literal["function"] = "function"
     function: _Function
 
 
@@ -244,13 +206,8 @@ class ChatMessage(BaseModel, frozen=True):
     tool_calls: tuple[_ToolCall, ...] = ()
 
     def as_template_has_it(self) -> Mapping[str, Any]:
-        shown = self.model_dump(exclude_none=True, exclude={"tool_calls"})
-        functions = [
-            {"name": call.function.name, "arguments": call.function.read_arguments()}
-            for call in self.tool_calls
-        ]
-        calls = {"tool_calls": [{"type": "function", "function": each} for each in functions]}
-        return {"content": "", **shown, **(calls if functions else {})}
+        shown = self.model_dump(exclude_none=True, exclude=None if self.tool_calls else {"tool_calls"})
+        return {"content": "", **shown}
 
 
 class Trajectory(BaseModel, frozen=True):
@@ -261,32 +218,18 @@ class Trajectory(BaseModel, frozen=True):
 
 
 def read_trajectories(files: Sequence[Path]) -> Iterator[Trajectory]:
-    """Raises CorpusError with file and line for what is not a trajectory."""
+    """Raises ConfigError with file and line for what is not a trajectory."""
+    expected = (
+        "expected a JSON object with `messages`, each with a role (system, user, assistant or tool) and a content or "
+        "tool_calls"
+    )
     for file in files:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CorpusError(f"{file}: cannot be read ({error}); give JSON lines with `messages`") from None
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _read(line, f"{file}:{number}")
-
-
-def _read(line: str, where: str) -> Trajectory:
-    try:
-        trajectory = Trajectory.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the line"
-        raise CorpusError(
-            f"{where}: {place}: {first['msg']}; expected a JSON object with `messages`, each with a role (system, "
-            "user, assistant or tool) and a content or tool_calls"
-        ) from None
-    if not trajectory.messages or trajectory.messages[-1].role != "assistant":
-        raise CorpusError(
-            f"{where}: the last message is not the assistant's; a trajectory ends with its answer"
-        )
-    return trajectory
+        for where, trajectory in given_lines(file, Trajectory, expected):
+            if not trajectory.messages or trajectory.messages[-1].role != "assistant":
+                raise ConfigError(
+                    f"{where}: the last message is not the assistant's; a trajectory ends with its answer"
+                )
+            yield trajectory
 
 
 class UnreadCallError(Exception):
@@ -303,7 +246,9 @@ def rows_of(trajectory: Trajectory, codec: ChatCodec, family: Dialect) -> list[T
     if family.calls is None:
         trajectory = _with_tags_of(family, trajectory)
     end = str(codec.tokenizer.convert_ids_to_tokens(codec.end_of_turn))
-    rows: list[_Row] = []
+    rows: list[TrainingRow] = []
+    # Of the last row: what was said in it is never encoded anew.
+    known = ""
     for place, message in enumerate(trajectory.messages):
         if message.role != "assistant":
             continue
@@ -317,10 +262,16 @@ def rows_of(trajectory: Trajectory, codec: ChatCodec, family: Dialect) -> list[T
             return None
         if message.tool_calls and not _is_one_search(prompt, said, message, family):
             raise UnreadCallError
-        if not rows or not rows[-1].is_continued_by(prompt):
-            rows.append(_Row(prompt, codec))
-        rows[-1].say(prompt, said + end)
-    return [row.as_training_row() for row in rows]
+        if not rows or not prompt.startswith(known):
+            rows.append(TrainingRow(list(codec.encode_tag(prompt)), [], [], []))
+            known = prompt
+        for text, sampled in ((prompt.removeprefix(known), 0), (said + end, 1)):
+            ids = codec.encode_tag(text)
+            rows[-1].completion_ids.extend(ids)
+            rows[-1].mask.extend([sampled] * len(ids))
+            rows[-1].logprobs.extend([0.0] * len(ids))
+        known = prompt + said + end
+    return rows
 
 
 def _with_tags_of(family: Dialect, trajectory: Trajectory) -> Trajectory:
@@ -342,7 +293,7 @@ def _with_tags_of(family: Dialect, trajectory: Trajectory) -> Trajectory:
 
 def _search_of(message: ChatMessage, family: Dialect) -> str:
     """The call of a turn, which must be one search, in the family's tags; empty for a turn without calls."""
-    match [(call.function.name, call.function.read_arguments()) for call in message.tool_calls]:
+    match [(call.function.name, call.function.arguments) for call in message.tool_calls]:
         case []:
             return ""
         case [("search", {"query": str(query), **others})] if not others:
@@ -366,26 +317,3 @@ def _render(trajectory: Trajectory, codec: ChatCodec, end: int, *, begins_turn: 
             add_generation_prompt=begins_turn,
         )
     )
-
-
-class _Row:
-    """A conversation that grows: what was said in it is never encoded anew."""
-
-    def __init__(self, prompt: str, codec: ChatCodec) -> None:
-        self._codec, self._text = codec, prompt
-        self._prompt_ids = list(codec.encode_tag(prompt))
-        self._ids: list[int] = []
-        self._mask: list[int] = []
-
-    def is_continued_by(self, prompt: str) -> bool:
-        return prompt.startswith(self._text)
-
-    def say(self, prompt: str, said: str) -> None:
-        for text, sampled in ((prompt.removeprefix(self._text), 0), (said, 1)):
-            ids = self._codec.encode_tag(text)
-            self._ids += ids
-            self._mask += [sampled] * len(ids)
-        self._text = prompt + said
-
-    def as_training_row(self) -> TrainingRow:
-        return TrainingRow(self._prompt_ids, self._ids, self._mask, [0.0] * len(self._ids))

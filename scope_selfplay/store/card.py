@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from scope_selfplay import __version__
-from scope_selfplay.config import NoiseConfig
+from scope_selfplay.config.judge import NoiseConfig
+from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.files import write_atomic
-from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage
-from scope_selfplay.store.forks import read_fork, shared_words
-from scope_selfplay.store.parquet import RecordKind
-from scope_selfplay.store.ratings import kept_solver
+from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage
+from scope_selfplay.store.ratings import kept_solver, read_fork, shared_words
 
 CARD = "README.md"
+_TAGS = ("self-play", "synthetic")
 
 _WHAT = {
     RecordKind.CANDIDATES: "one row per document tried: task, gates with the judge's reasoning, rubric, mean score, "
@@ -42,6 +42,7 @@ _TITLES = {
 }
 _COMMON = ("challenger", "solver", "judge", "prompt_hash", "config_hash", "seed", "version")
 """The provenance that all candidates of a stage share."""
+_TAGS = ("self-play", "synthetic")
 _CAUTION = """\
 Tasks, answers, rubrics and verdicts were written by models from the documents of the run and nobody has read
 them all; rejected ones are kept with their reason. Passages belong to the source corpus and its licence.
@@ -52,7 +53,11 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
     """The card of one finished stage, from the parquet files in its folder."""
     rows = _rows_in(folder)
     title = f"{run}, iteration {iteration}: {_TITLES[stage]}"
-    lines = [_front(title, {kind.value: {"train": [f"{kind}.parquet"]} for kind in rows}), f"# {title}", ""]
+    lines = [
+        front_matter(title, {kind.value: {"train": [f"{kind}.parquet"]} for kind in rows}, *_TAGS),
+        f"# {title}",
+        "",
+    ]
     lines += [f"- `{kind}` ({count:,}): {_WHAT[kind]}" for kind, count in rows.items()]
     if rows:
         lines += _loading(next(iter(rows)).value, "train")
@@ -86,7 +91,7 @@ def run_card(folder: RunFolder, run: str) -> str:
             files.append(f"{iteration}/{stage}/{kind}.parquet")
     tasks_first = sorted(configs, key=lambda name: (name != "tasks", name))
     configs = {name: dict(sorted(configs[name].items(), reverse=True)) for name in tasks_first}
-    lines = [_front(run, configs), f"# {run}", ""]
+    lines = [front_matter(run, configs, *_TAGS), f"# {run}", ""]
     lines += ["A self-play run of SCOPE, every stage of every iteration.", ""]
     fork = read_fork(folder)
     if fork is not None:
@@ -117,7 +122,7 @@ def _rows_in(folder: Path) -> dict[RecordKind, int]:
     return {kind: count for kind, count in rows.items() if count}
 
 
-def _front(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+def front_matter(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]], *tags: str) -> str:
     """The YAML block that the Hugging Face hub and `datasets` read."""
     entries: list[dict[str, Any]] = []
     for name, splits in configs.items():
@@ -125,7 +130,7 @@ def _front(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]]) -> st
         entries.append({"config_name": name, "data_files": files})
     if entries:
         entries[0]["default"] = True
-    front = {"pretty_name": title, "tags": ["self-play", "synthetic", "scope-selfplay"], "configs": entries}
+    front = {"pretty_name": title, "tags": [*tags, "scope-selfplay"], "configs": entries}
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
 
 

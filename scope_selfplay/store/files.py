@@ -12,15 +12,18 @@ import mmap
 import os
 import re
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from scope_selfplay.errors import RecordError, StorageError
+from scope_selfplay.base.errors import RecordError, StorageError
 
 LINK_FAULTS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """What systems say of a link that a volume does not have."""
@@ -32,6 +35,7 @@ BLOCK = 1 << 16
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
 
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 # An id that a record begins with, in its quotes; it may hold commas and escaped quotes.
 _FIRST_ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),')
 
@@ -131,10 +135,10 @@ def disk_faults(path: Path) -> Iterator[None]:
 
 
 class Appender(contextlib.AbstractContextManager["Appender"]):
-    """Appends records to a file; each call is one write and one fsync, so what returned is on disk."""
+    """Appends records to a file; each call is one write and one fsync, so what returned is on disk. Any thread may."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._lock = path, threading.Lock()
         with disk_faults(path):
             # Unbuffered: what a full disk refused must not be tried again when the file is closed.
             self._file: FileIO = path.open("ab", buffering=0)
@@ -145,14 +149,15 @@ class Appender(contextlib.AbstractContextManager["Appender"]):
 
     def append(self, *records: BaseModel | dict[str, Any]) -> None:
         data = b"".join(_line(record) for record in records)
-        with disk_faults(self._path):
+        with self._lock, disk_faults(self._path):
             rest = memoryview(data)
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
     def __exit__(self, *ending: object) -> None:
         self.close()
@@ -175,9 +180,75 @@ def write_records(path: Path, records: Iterable[BaseModel | dict[str, Any]]) -> 
     write_atomic(path, b"".join(_line(record) for record in records))
 
 
-def read_records(path: Path, model: type[Model]) -> list[Model]:
+def read_records(path: Path, kind: type[Parsed]) -> list[Parsed]:
     """All complete records; [] when there is no file. Raises RecordError with file and line for damage."""
-    return list(_read(path, model.model_validate_json))
+    return list(stream_records(path, kind))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """As `read_records`, as plain objects."""
+    return read_records(path, dict[str, Any])
+
+
+def stream_records(path: Path, kind: type[Parsed]) -> Iterator[Parsed]:
+    """As `read_records`, one at a time: for files that do not fit into memory."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (record for _, record in with_lines(file, path, kind))
+
+
+def with_lines(file: BinaryIO, path: Path, kind: type[Parsed]) -> Iterator[tuple[bytes, Parsed]]:
+    """Every complete line of an open file with its record.
+
+    What has no line end was torn by a kill, or is zeros where a write did not reach the disk.
+    """
+    for number, line in enumerate(file, start=1):
+        if line.endswith(b"\n"):
+            yield line, _parsed(path, number, line, kind)
+
+
+def check_lines(path: Path, model: type[BaseModel]) -> None:
+    """Raises RecordError with file and line at the first record that is not valid for this model."""
+    deque(stream_records(path, model), maxlen=0)
+
+
+class NewLines:
+    """The complete lines that a file got since they were last asked for. A torn last line waits until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._inode, self.offset = 0, 0
+
+    def begin_anew(self) -> bool:
+        """Read from the beginning where the file was written anew, or is gone, since something was read; whether so."""
+        found = self.path.stat() if self.path.exists() else None
+        is_same = found is not None and found.st_ino == self._inode and found.st_size >= self.offset
+        if not self.offset or is_same:
+            return False
+        self.offset = 0
+        return True
+
+    def blocks(self, size: int) -> Iterator[bytes]:
+        """About `size` bytes at a time. What a caller has done with by the next one is not given again."""
+        if self.path.exists():
+            with disk_faults(self.path), self.path.open("rb") as file:
+                self._inode = os.fstat(file.fileno()).st_ino
+                file.seek(self.offset)
+                for block in line_blocks(file, size):
+                    yield block
+                    self.offset += len(block)
+
+
+def line_blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The complete lines from a file's position on, about `size` bytes at a time; a longer line comes whole."""
+    rest = b""
+    while data := file.read(size):
+        data = rest + data
+        # What follows the last line end was torn by a kill or is being written.
+        end = data.rfind(b"\n") + 1
+        whole, rest = data[:end], data[end:]
+        if whole:
+            yield whole
 
 
 def read_value(path: Path, kind: type[Parsed], advice: str) -> Parsed | None:
@@ -194,36 +265,12 @@ def read_value(path: Path, kind: type[Parsed], advice: str) -> Parsed | None:
         reason = error.strerror or str(error)
         raise StorageError(f"{path}: cannot be read ({reason}); fix it, then run again") from error
     try:
-        return TypeAdapter(kind).validate_json(data)
+        found: Parsed = _adapter(kind).validate_json(data)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{each}: " for each in first["loc"][:1])
         raise RecordError(f"{path}: damaged ({place}{first['msg']}); {advice}") from None
-
-
-def stream_records(path: Path, model: type[Model]) -> Iterator[Model]:
-    """As `read_records`, one at a time: for files that do not fit into memory."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (record for _, record in with_lines(file, path, model))
-
-
-def with_lines(file: BinaryIO, path: Path, model: type[Model]) -> Iterator[tuple[bytes, Model]]:
-    """Every complete line of an open file with its record; what has no line end was torn by a kill."""
-    for number, line in enumerate(file, start=1):
-        if line.endswith(b"\n"):
-            yield line, _parsed(path, number, line, model.model_validate_json)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All complete records as plain objects; otherwise as `read_records`."""
-    return list(_read(path, _plain_object))
-
-
-def check_lines(path: Path, model: type[BaseModel]) -> None:
-    """Raises RecordError with file and line at the first record that is not valid for this model."""
-    for _ in _read(path, model.model_validate_json):
-        pass
 
 
 def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
@@ -239,7 +286,7 @@ def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
         if at < 0 or end < 0:
             return None
         line, number = content[at:end], content[:at].count(b"\n") + 1
-    return _parsed(path, number, line, model.model_validate_json)
+    return _parsed(path, number, line, model)
 
 
 def find_records(path: Path, record_ids: Collection[str], model: type[Model]) -> dict[str, Model]:
@@ -253,7 +300,7 @@ def find_records(path: Path, record_ids: Collection[str], model: type[Model]) ->
             start = _FIRST_ID.match(line)
             name = starts.get(start[1]) if start else None
             if name is not None and line.endswith(b"\n"):
-                found[name] = _parsed(path, number, line, model.model_validate_json)
+                found[name] = _parsed(path, number, line, model)
     return found
 
 
@@ -261,34 +308,17 @@ def _quoted(record_id: str) -> bytes:
     return json.dumps(record_id, ensure_ascii=False).encode()
 
 
-def _read(path: Path, parse: Callable[[bytes], Any]) -> Iterator[Any]:
-    if not path.exists():
-        return
-    # What follows the last line end was torn by a kill, or is zeros where a write did not reach the disk.
-    *lines, _torn = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        yield _parsed(path, number, line, parse)
-
-
-def _parsed(path: Path, number: int, line: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
+def _parsed(path: Path, number: int, line: bytes, kind: type[Parsed]) -> Parsed:
     try:
-        return parse(line)
-    except ValueError as error:
-        fault = " ".join(str(error).split())[:160]
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            fault = f"{place}: {first['msg']}" if place else first["msg"]
+        found: Parsed = _adapter(kind).validate_json(line)
+        return found
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        fault = f"{place}: {first['msg']}" if place else first["msg"]
         raise RecordError(
             f"{path}:{number}: damaged record ({fault}); restore the file or remove it"
         ) from None
-
-
-def _plain_object(line: bytes) -> dict[str, Any]:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise ValueError(f"found a {type(value).__name__}, expected an object")
-    return value
 
 
 def _line(record: BaseModel | dict[str, Any]) -> bytes:

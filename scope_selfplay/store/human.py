@@ -11,12 +11,15 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from scope_selfplay.folder_lock import folder_lock
-from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Value
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Value
 from scope_selfplay.store.files import Appender, disk_faults, read_records, write_atomic, write_records
-from scope_selfplay.store.folders import RunFolder, Stage, StageFolder
+from scope_selfplay.store.folder import RunFolder, Stage, StageFolder
+
+Kind = TypeVar("Kind", Candidate, Rollout, Grade)
 
 HUMAN = "human"
 """The checkpoint of what a person wrote."""
@@ -72,22 +75,21 @@ class HumanFolder:
         return sorted(int(number) for number in numbers if number.isdecimal())
 
     def candidates(self) -> list[Candidate]:
-        return [
-            made
-            for each in self.iterations()
-            for made in read_records(self.tasks(each).candidates, Candidate)
-        ]
+        return self._each("candidates.jsonl", Candidate)
 
     def rollouts(self) -> list[Rollout]:
         """Their own and those of Solvers that tried their tasks."""
-        return [
-            made for each in self.iterations() for made in read_records(self.tasks(each).rollouts, Rollout)
-        ]
+        return self._each("rollouts.jsonl", Rollout)
 
     def grades(self) -> dict[str, Grade]:
         """The judge's grades of their answers, by rollout."""
-        found = (made for each in self.iterations() for made in read_records(self.tasks(each).grades, Grade))
-        return {grade.rollout_id: grade for grade in found}
+        return {grade.rollout_id: grade for grade in self._each("grades.jsonl", Grade)}
+
+    def _each(self, name: str, kind: type[Kind]) -> list[Kind]:
+        """The records of all iterations."""
+        return [
+            made for each in self.iterations() for made in read_records(self.tasks(each).path / name, kind)
+        ]
 
     def answers_to(self, task_id: str, iteration: int) -> list[Rollout]:
         """What people answered to a task of an iteration."""

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import (
+from scope_selfplay.base.errors import RecordError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
@@ -18,7 +18,7 @@ from scope_selfplay.schemas import (
     Selection,
     Value,
 )
-from scope_selfplay.store.folders import Stage, StageManifest
+from scope_selfplay.store.folder import Stage, StageManifest
 
 
 class UnknownTaskError(RecordError):

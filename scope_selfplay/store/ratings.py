@@ -1,13 +1,41 @@
 """`ratings.json` of a comparison: the values in it and the one function that reads it."""
 
 from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Value
+from scope_selfplay.base.errors import RecordError
+from scope_selfplay.base.intervals import Estimate
+from scope_selfplay.base.values import Value
 from scope_selfplay.store.files import read_value
-from scope_selfplay.store.folders import RunFolder, Stage
+from scope_selfplay.store.folder import RunFolder, Stage
+
+
+class Fork(Value):
+    """A run whose iterations 0 to `after` are those of `run`.
+
+    `config_hashes` are the configs that made them, one per iteration: a fork of a fork has several. `changed` are the
+    settings that the run went on with and their values before and after.
+    """
+
+    run: str
+    after: int
+    config_hashes: tuple[str, ...]
+    changed: dict[str, tuple[object, object]]
+    version: str
+
+
+def read_fork(folder: RunFolder) -> Fork | None:
+    """None for a run of its own. Raises RecordError where the file is damaged."""
+    return read_value(folder.fork, Fork, "restore it, or fork the run again")
+
+
+def shared_words(fork: Fork) -> str:
+    """Whose iterations a run has, in words."""
+    which = "iteration 0" if fork.after == 0 else f"iterations 0 to {fork.after}"
+    changed = ", ".join(f"{name}={after}" for name, (_, after) in fork.changed.items())
+    return f"{which} are those of the run {fork.run}" + (f"; from then on {changed}" if changed else "")
 
 
 class Decision(StrEnum):
@@ -16,24 +44,23 @@ class Decision(StrEnum):
     STOP = "stop"
 
 
-class ScoreEstimate(Value):
-    """A mean over tasks with its 95 % interval; one task has none."""
-
-    mean_score: float
-    low: float | None
-    high: float | None
-    tasks: int
+def _read(found: Any) -> Any:
+    """From the names of the file."""
+    names = {"mean_score": "value", "tasks": "items"}
+    return {names.get(name, name): each for name, each in found.items()} if isinstance(found, dict) else found
 
 
-class CheckpointDifference(Value):
-    """How far one checkpoint lies above another, in units of the evidence, with its interval over tasks; one task has
-    none.
-    """
+def _written(name: str) -> PlainSerializer:
+    def write(found: Estimate) -> dict[str, int | float | None]:
+        return {name: found.value, "low": found.low, "high": found.high, "tasks": found.items}
 
-    value: float
-    low: float | None
-    high: float | None
-    tasks: int
+    return PlainSerializer(write)
+
+
+MeanScore = Annotated[Estimate, BeforeValidator(_read), _written("mean_score")]
+"""A mean over tasks, as the file names its numbers."""
+Difference = Annotated[Estimate, BeforeValidator(_read), _written("value")]
+"""How far one checkpoint lies above another, in units of the evidence."""
 
 
 class SwapRow(Value):
@@ -41,8 +68,8 @@ class SwapRow(Value):
 
     search: str
     answer: str
-    score: ScoreEstimate
-    gain: CheckpointDifference | None
+    score: MeanScore
+    gain: Difference | None
 
 
 class SwapTable(Value):
@@ -70,8 +97,16 @@ class CheckpointPair(Value):
     mean_margin: float | None = None
 
 
-class Ratings(Value):
-    """What a comparison found and decided; `promoted`: whether S_t replaces the checkpoint that it was trained from.
+class Ruling(Value):
+    """`promoted`: whether S_t replaces the checkpoint that it was trained from; a stop decides that, too."""
+
+    decision: Decision = Decision.PROMOTE
+    promoted: bool
+    reason: str = ""
+
+
+class Ratings(Ruling):
+    """What a comparison found and decided.
 
     `ratings` are in units of the judge's margin, with S_0 at 0; a checkpoint that was never judged has none. `elo`
     counts wins and ties instead of margins (Bradley-Terry), in points above S_0. Over one task nothing has an interval.
@@ -80,19 +115,16 @@ class Ratings(Value):
     iterations so far.
     """
 
-    decision: Decision = Decision.PROMOTE
-    promoted: bool
-    reason: str = ""
     starts: tuple[str, ...] = ()
-    gain: ScoreEstimate | None = None
-    rating_gain: CheckpointDifference | None = None
+    gain: MeanScore | None = None
+    rating_gain: Difference | None = None
     ratings: dict[str, float] = Field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
     elo: dict[str, float] = Field(default_factory=dict)
     elo_intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
     position_offset: float = 0.0
     edges: tuple[CheckpointPair, ...] = ()
-    held_out: dict[str, dict[str, ScoreEstimate]] = Field(default_factory=dict)
+    held_out: dict[str, dict[str, MeanScore]] = Field(default_factory=dict)
 
 
 class KeptSolver(Value):

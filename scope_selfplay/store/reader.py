@@ -24,12 +24,12 @@ from typing import Any
 import duckdb
 import yaml
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
-from scope_selfplay.store.candidate_table import CandidateTable
+from scope_selfplay.base.errors import RecordError
+from scope_selfplay.base.values import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
+from scope_selfplay.store.candidates import CandidateTable
+from scope_selfplay.store.columns import RecordKind, record_of, value_of
 from scope_selfplay.store.files import find_record, find_records, read_rows
-from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.parquet import RecordKind, record_of, value_of
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import (
     AnswerComparison,
     AnswerSelection,

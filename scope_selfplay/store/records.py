@@ -1,34 +1,24 @@
 """The records of a training, a file for each kind; what its processes recorded apart becomes one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Score, Selection, Value
-from scope_selfplay.store.files import Appender, read_records, write_atomic, write_records
-from scope_selfplay.store.folders import StageFolder
-
-_KINDS: Mapping[type[Value], tuple[str, tuple[str, ...]]] = {
-    Candidate: ("candidates.jsonl", ("id",)),
-    Rollout: ("rollouts.jsonl", ("id",)),
-    Grade: ("grades.jsonl", ("rollout_id",)),
-    Comparison: ("comparisons.jsonl", ("first_id", "second_id", "repeat")),
-    Selection: ("selections.jsonl", ("candidate_ids", "repeat")),
-    Score: ("scores.jsonl", ("rollout_id", "scale", "criterion")),
-    Rubric: ("rubrics.jsonl", ("task_id",)),
-}
-"""The file of each kind, and what tells its records apart."""
+from scope_selfplay.base.values import Rollout, Value
+from scope_selfplay.store.columns import KIND_OF, RecordKind
+from scope_selfplay.store.files import Appender, read_records, read_value, write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage, StageFolder
 
 
 def append_records(folder: StageFolder, records: Iterable[Value]) -> None:
     """Add records of any kinds, each to its file; rollouts without their token ids."""
     texts = [each.without_ids() if isinstance(each, Rollout) else each for each in records]
-    for kind, of_kind in groupby(sorted(texts, key=_file_of), key=_file_of):
-        with Appender(folder.path / kind) as file:
+    for kind, of_kind in groupby(sorted(texts, key=_kind_of), key=_kind_of):
+        with Appender(folder.path / f"{kind}.jsonl") as file:
             file.append(*of_kind)
 
 
-def _file_of(record: Value) -> str:
-    return _KINDS[type(record)][0]
+def _kind_of(record: Value) -> RecordKind:
+    return KIND_OF[type(record)]
 
 
 def begin_records(folder: StageFolder, processes: int) -> None:
@@ -53,15 +43,30 @@ def merge_records(folder: StageFolder) -> None:
     Judgements come as rollouts end, so they are put into an order that no timing changes.
     """
     others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
-    for model, (file, names) in _KINDS.items():
+    for kind in RecordKind:
         # The leader's own records first: they may hold what earlier starts of others have left.
-        paths = [each.path / file for each in (folder, *others)]
+        paths = [each.path / f"{kind}.jsonl" for each in (folder, *others)]
         if any(path.exists() for path in paths):
             records = {
-                tuple(getattr(record, name) for name in names): record
+                tuple(getattr(record, name) for name in kind.key): record
                 for path in paths
-                for record in read_records(path, model)
+                for record in read_records(path, kind.model)
             }
-            judged = model not in (Candidate, Rollout)
+            judged = kind not in (RecordKind.CANDIDATES, RecordKind.ROLLOUTS)
             kept = sorted(records, key=str) if judged else list(records)
-            write_records(folder.path / file, [records[each] for each in kept])
+            write_records(folder.path / f"{kind}.jsonl", [records[each] for each in kept])
+
+
+class TaskTarget(Value):
+    accepted: int
+    target: int
+
+    @property
+    def missed(self) -> bool:
+        return self.accepted < self.target
+
+
+def read_task_target(folder: RunFolder, iteration: int) -> TaskTarget | None:
+    """None where the stage has not ended. Raises RecordError where the file is damaged."""
+    file = folder.stage(iteration, Stage.TASKS).target
+    return read_value(file, TaskTarget, "restore it, or remove the stage folder")

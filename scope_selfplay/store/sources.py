@@ -1,29 +1,29 @@
 """Where a stage's records are read from: parquet when the stage is finished, converted JSON lines while it runs."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.store.folders import (
-    MANIFEST,
-    RunFolder,
-    Stage,
-    StageManifest,
-    check_output,
-    parse_manifest,
-)
-from scope_selfplay.store.parquet import (
+from scope_selfplay.base.errors import RecordError
+from scope_selfplay.store.columns import (
     ROWS_PER_GROUP,
     RecordKind,
     arrow_schema,
     has_columns_of,
-    line_blocks,
     table_from_lines,
+)
+from scope_selfplay.store.files import NewLines
+from scope_selfplay.store.folder import (
+    MANIFEST,
+    RunFolder,
+    Stage,
+    StageManifest,
+    check_outputs,
+    parse_manifest,
 )
 from scope_selfplay.store.query import StageState
 
@@ -143,14 +143,15 @@ class StageSource:
         for kind in RecordKind:
             if f"{kind}.parquet" not in manifest.outputs:
                 continue
-            path = check_output(self._path, manifest, f"{kind}.parquet")
+            path = self._path / f"{kind}.parquet"
+            check_outputs(self._path, manifest, path.name)
             if has_columns_of(path, kind):
                 link = self._reader_folder.place(self.iteration, self.stage, kind)
                 link.unlink(missing_ok=True)
                 link.symlink_to(path.resolve())
                 found[kind] = link
             else:
-                check_output(self._path, manifest, f"{kind}.jsonl")
+                check_outputs(self._path, manifest, f"{kind}.jsonl")
         return found
 
 
@@ -162,14 +163,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-@dataclass(frozen=True)
-class LivePart:
-    path: Path
-    rows: int
-
-
 class LiveFile:
-    """The complete lines of one JSONL file as parquet parts. A torn last line waits until it is complete.
+    """The complete lines of one JSONL file as parquet parts.
 
     A line is parsed once. Where small parts become many they are written again as one, from their columns, so that
     keeping up costs a logarithm of what there is, and no more memory than a block of lines.
@@ -177,91 +172,68 @@ class LiveFile:
 
     def __init__(self, path: Path, model: type[BaseModel], new_part: Callable[[], Path]) -> None:
         """`new_part` gives a path for one more part; later ones hold later records."""
-        self.path = path
+        self._lines = NewLines(path)
         self._model = model
         self._new_part = new_part
-        self._inode: int | None = None
-        self._offset = 0
-        self._outdated: list[LivePart] = []
-        self._parts: list[LivePart] = []
+        self._outdated: list[Path] = []
+        self._rows: dict[Path, int] = {}
 
     @property
     def parts(self) -> list[Path]:
-        return [part.path for part in self._parts]
+        return list(self._rows)
 
     def refresh(self) -> bool:
         """Convert what was appended; whether anything changed. Raises RecordError with file and line."""
+        is_anew = self._lines.begin_anew()
+        if is_anew:
+            self._replace(self.parts, {})
+        tables = (
+            table_from_lines(block, self._model, self._lines.path) for block in self._lines.blocks(BLOCK)
+        )
+        begin = self._lines.offset
         try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            changed = bool(self._parts)
-            self._forget()
-            return changed
-        if found.st_ino != self._inode or found.st_size < self._offset:
-            # Written anew as a whole.
-            self._forget()
-            self._inode = found.st_ino
-        elif found.st_size == self._offset:
-            return False
-        if not self._convert():
-            return False
-        if len(self._parts) > _MOST_PARTS:
-            self._merge(_first_to_merge([part.rows for part in self._parts]))
-        return True
+            found = self._write(itertools.chain.from_iterable(table.to_batches() for table in tables))
+        except RecordError:
+            # Nothing of it was kept.
+            self._lines.offset = begin
+            raise
+        self._rows |= found
+        if len(self._rows) > _MOST_PARTS:
+            small = self.parts[_first_to_merge(list(self._rows.values())) :]
+            files = (batch for part in small for batch in _batches(part))
+            self._replace(small, self._write(files))
+        return bool(found) or is_anew
 
-    def _convert(self) -> bool:
-        """Write the new lines as one part, block by block; whether there were any."""
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            blocks = line_blocks(file, BLOCK)
-            first = next(blocks, b"")
-            if not first:
-                return False
-            path, offset, rows = self._new_part(), self._offset, 0
-            try:
-                with _writer(path, self._model) as writer:
-                    for block in itertools.chain([first], blocks):
-                        table = table_from_lines(block, self._model, self.path)
-                        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-                        offset += len(block)
-                        rows += table.num_rows
-            except RecordError:
-                path.unlink()
-                raise
-        self._parts.append(LivePart(path, rows))
-        self._offset = offset
-        return True
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> dict[Path, int]:
+        """One part of all that there is, and its rows; nothing where there is nothing."""
+        first = next(batches, None)
+        if first is None:
+            return {}
+        path, rows = self._new_part(), 0
+        try:
+            with pq.ParquetWriter(path, arrow_schema(self._model), compression="zstd") as writer:
+                for batch in itertools.chain([first], batches):
+                    writer.write_batch(batch, row_group_size=ROWS_PER_GROUP)
+                    rows += batch.num_rows
+        except RecordError:
+            path.unlink()
+            raise
+        return {path: rows}
 
-    def _merge(self, first: int) -> None:
-        """Write the parts from `first` on as one."""
-        kept, small = self._parts[:first], self._parts[first:]
-        path = self._new_part()
-        with _writer(path, self._model) as writer:
-            for part in small:
-                with pq.ParquetFile(part.path) as file:
-                    for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-                        writer.write_batch(batch)
-        self._retire(small)
-        self._parts = [*kept, LivePart(path, sum(part.rows for part in small))]
-
-    def _forget(self) -> None:
-        self._retire(self._parts)
-        self._parts = []
-        self._offset = 0
-        self._inode = None
-
-    def _retire(self, parts: list[LivePart]) -> None:
+    def _replace(self, parts: list[Path], others: dict[Path, int]) -> None:
         for part in self._outdated:
-            part.path.unlink(missing_ok=True)
-        # Removed at the next merge: another thread's query may be about to open them.
+            part.unlink(missing_ok=True)
+        # Removed the next time: another thread's query may be about to open them.
         self._outdated = parts
+        self._rows = {part: rows for part, rows in self._rows.items() if part not in parts} | others
+
+
+def _batches(part: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(part) as file:
+        yield from file.iter_batches(batch_size=ROWS_PER_GROUP)
 
 
 def _first_to_merge(rows: list[int]) -> int:
     """The first part that is no larger than all after it together: sizes keep halving, so that parts remain few."""
     fits = (place for place in range(len(rows) - 1) if rows[place] <= sum(rows[place + 1 :]))
     return next(fits, len(rows) - 2)
-
-
-def _writer(path: Path, model: type[BaseModel]) -> pq.ParquetWriter:
-    return pq.ParquetWriter(path, arrow_schema(model), compression="zstd")

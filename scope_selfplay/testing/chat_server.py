@@ -21,7 +21,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scope_selfplay.inference.chat_server import (
+from scope_selfplay.base.values import rng_from
+from scope_selfplay.net.serve import (
     Responder,
     ServedReply,
     ServedRequest,
@@ -29,9 +30,8 @@ from scope_selfplay.inference.chat_server import (
     completion,
     json_response,
     refuse,
+    serving,
 )
-from scope_selfplay.keys import rng_from
-from scope_selfplay.wire.serving import serving
 
 FAKE_MODEL = "fake"
 

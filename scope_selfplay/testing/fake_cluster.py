@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from scope_selfplay.controller.api import VERB_OF_METHOD, VERBS, Body, NoReply, ObjectKind, Reply
+from scope_selfplay.driver.api import VERB_OF_METHOD, VERBS, ApiReply, Body, NoReply, ObjectKind
 
 
 class ApiFault(StrEnum):
@@ -58,15 +58,13 @@ _LABEL = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
 
 
 class FakeCluster:
-    """One namespace. `quota` limits objects by resource, such as `{"jobs": 2}`; `drops` are dotted paths below
-    `spec` that this server does not know and silently forgets, `verbs` what the Role grants."""
+    """One namespace. `quota` limits objects by resource, such as `{"jobs": 2}`; `verbs` are what the Role grants."""
 
     def __init__(
         self,
         namespace: str = "ml",
         *,
         quota: Mapping[str, int] | None = None,
-        drops: tuple[str, ...] = (),
         verbs: Mapping[tuple[str, str], frozenset[str]] = VERBS,
         tick: float = 1.0,
     ) -> None:
@@ -81,7 +79,6 @@ class FakeCluster:
         self.created: dict[tuple[ObjectKind, str], int] = {}
         """How often an object was created."""
         self.on_advance: list[Callable[[float], None]] = []
-        self._drops = drops
         self._verbs = verbs
         self._tick = tick
         self._objects: dict[ObjectKind, dict[str, Body]] = {kind: {} for kind in ObjectKind}
@@ -111,7 +108,7 @@ class FakeCluster:
 
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
-    ) -> Reply:
+    ) -> ApiReply:
         kind, name = self._locate(path)
         call = ApiCall(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
         self.calls.append(call)
@@ -119,9 +116,9 @@ class FakeCluster:
         self.injected += fault is not None
         match fault:
             case ApiFault.TOO_MANY:
-                return Reply(429, {"retry-after": "1"}, {"message": "too many requests"})
+                return ApiReply(429, {"retry-after": "1"}, {"message": "too many requests"})
             case ApiFault.SERVER_ERROR:
-                return Reply(500, {}, {"message": "etcd leader changed"})
+                return ApiReply(500, {}, {"message": "etcd leader changed"})
             case ApiFault.LOST:
                 raise NoReply("connection refused")
             case ApiFault.KILLED:
@@ -129,7 +126,7 @@ class FakeCluster:
         reply = self._answer(method, kind, name, query, _copy(body))
         match fault:
             case ApiFault.SERVER_ERROR_AFTER:
-                return Reply(500, {}, {"message": "timed out waiting for the result"})
+                return ApiReply(500, {}, {"message": "timed out waiting for the result"})
             case ApiFault.LOST_AFTER:
                 self.advance(timeout)
                 raise NoReply("read timed out")
@@ -197,30 +194,30 @@ class FakeCluster:
 
     def _answer(
         self, method: str, kind: ObjectKind, name: str | None, query: Mapping[str, str], body: Body | None
-    ) -> Reply:
+    ) -> ApiReply:
         try:
             self._check_rights(method, kind, name)
             match method:
                 case "GET" if name is None:
-                    return Reply(200, {}, self._list(kind, query.get("labelSelector", "")))
+                    return ApiReply(200, {}, self._list(kind, query.get("labelSelector", "")))
                 case "GET":
-                    return Reply(200, {}, _copy(self._found(kind, name)))
+                    return ApiReply(200, {}, _copy(self._found(kind, name)))
                 case "DELETE":
                     return self._delete(kind, name, body or {})
             assert body is not None
             match method:
                 case "POST":
-                    return Reply(201, {}, _copy(self._create(kind, body)))
+                    return ApiReply(201, {}, _copy(self._create(kind, body)))
                 case "PUT":
                     found = self._found(kind, name)
                     _check_version(found, body)
                     parts = {key: value for key, value in body.items() if key != "metadata"}
-                    return Reply(200, {}, _copy(self._change(kind, found, parts)))
+                    return ApiReply(200, {}, _copy(self._change(kind, found, parts)))
                 case "PATCH":
-                    return Reply(200, {}, _copy(self._apply(kind, body)))
+                    return ApiReply(200, {}, _copy(self._apply(kind, body)))
             raise Refusal(405, f"{method} is not known")
         except Refusal as error:
-            return Reply(error.status, {}, {"message": str(error)})
+            return ApiReply(error.status, {}, {"message": str(error)})
 
     def _check_rights(self, method: str, kind: ObjectKind, name: str | None) -> None:
         verbs = {VERB_OF_METHOD.get(method) or ("list" if name is None else "get")}
@@ -247,12 +244,6 @@ class FakeCluster:
         if limit is not None and len(self.objects(kind)) >= limit:
             why = f"exceeded quota: small, limited: {limit}"
             raise Refusal(403, f'{kind.resource} "{name}" is forbidden: {why}')
-        for path in self._drops:
-            *folders, last = path.split(".")
-            part = body
-            for folder in folders:
-                part = part.get(folder, {})
-            part.pop(last, None)
         body["metadata"].pop("resourceVersion", None)
         return self.put(kind, body)
 
@@ -277,7 +268,7 @@ class FakeCluster:
         self.touch(kind, found["metadata"]["name"])
         return found
 
-    def _delete(self, kind: ObjectKind, name: str | None, options: Body) -> Reply:
+    def _delete(self, kind: ObjectKind, name: str | None, options: Body) -> ApiReply:
         found = self._found(kind, name)
         uid = (options.get("preconditions") or {}).get("uid")
         if uid is not None and uid != found["metadata"]["uid"]:
@@ -285,7 +276,7 @@ class FakeCluster:
         self.remove(kind, found["metadata"]["name"])
         if options.get("propagationPolicy") == "Background":
             self.collect_garbage()
-        return Reply(200, {}, {"status": "Success"})
+        return ApiReply(200, {}, {"status": "Success"})
 
     def _found(self, kind: ObjectKind, name: str | None) -> Body:
         found = self._objects[kind].get(name or "")

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import SERVER, SHARD, RunStage
-from scope_selfplay.controller.observed import JOB_SET, step_of
-from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
+from scope_selfplay.cluster.pods import SERVER, SHARD, RunStage
+from scope_selfplay.driver.api import Body, ObjectKind
+from scope_selfplay.driver.observed import step_of
+from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 
 GPU = "nvidia.com/gpu"
@@ -208,8 +209,6 @@ class FakeNodes:
             self._set(name, pod, "Running", conditions=[])
 
     def _run(self, name: str, pod: Body) -> None:
-        if self.awaits_servers(pod):
-            return
         running = self._in_state(name, "running")
         reference = pod["metadata"]["ownerReferences"][0]
         owners = self._cluster.objects(ObjectKind(reference["kind"])).values()
@@ -228,15 +227,6 @@ class FakeNodes:
             container = {"name": "main", "state": {"terminated": terminated}}
             phase = "Failed" if ending.exit_code or ending.status else "Succeeded"
             self._set(name, pod, phase, **{"containerStatuses": [container], **ending.status})
-
-    def awaits_servers(self, pod: Body) -> bool:
-        """An init container of a JobSet's stage lets nothing begin before its servers answer."""
-        if not pod["spec"].get("initContainers"):
-            return False
-        gang = pod["metadata"]["labels"].get(JOB_SET)
-        pods = self._cluster.objects(ObjectKind.POD).values()
-        servers = [other for other in pods if other["metadata"]["labels"].get(JOB_SET) == gang]
-        return any(SERVER in other["metadata"]["labels"] and not _is_ready(other) for other in servers)
 
     def _set(self, name: str, pod: Body, phase: str, /, **rest: Any) -> None:
         status = {"phase": phase, **rest}

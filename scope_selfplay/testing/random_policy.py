@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from scope_selfplay.errors import CheckpointError, CorpusError
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.errors import CheckpointError, CorpusError
+from scope_selfplay.base.values import Document
 
 HIDDEN = 32
 """Width of the model, and so the most states that a table can have."""
@@ -60,9 +60,8 @@ def rehearsal_policy(documents: Path, folder: Path, domain: str) -> None:
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from scope_selfplay.corpus import read_documents
-    from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.folder import pack_path
+    from scope_selfplay.corpus.read import read_documents
+    from scope_selfplay.prompts.folder import load_pack, pack_path
 
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(f"{folder}: has files already; give a folder that is empty or not there")

@@ -4,42 +4,30 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.episodes import PolicyFormat
-from scope_selfplay.inference import PolicyModel
-from scope_selfplay.keys import Key
-from scope_selfplay.measures import Mean, RolloutClock
-from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
-from scope_selfplay.reward_designs.answers import (
+from scope_selfplay.base.values import Rollout, RolloutStatus
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.designs.answers import (
     behaviour_metrics,
     reward_of_candidate,
     task_format_score,
     task_metrics,
 )
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Provenance, Rollout, RolloutStatus
+from scope_selfplay.rewards.measures import Mean, RolloutClock
+from scope_selfplay.run.candidate import CandidateRecords, TaskWriter
 from scope_selfplay.store.records import append_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
 
-def challenger_sampler(
-    engine: PolicyModel,
-    policy_format: PolicyFormat,
-    job: GrpoJob,
-    context: RunContext,
-    sources: Mapping[str, TaskSource],
-    trial: SolverTrial,
-    *,
-    provenance: Provenance,
-    key: Key,
-) -> StepSampler:
+def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
-    settings, per_turn = context.config.challenger, policy_format.dialect.drops_earlier_thinking
+    assert writer.challenger is not None
+    context, family = writer.context, writer.challenger.policy_format.dialect
+    settings, per_turn = context.config.challenger, family.drops_earlier_thinking
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-        sampling = _ChallengerSampling(context, engine, policy_format, trial, provenance, key)
+        sampling = _StepSampling(writer)
         of_rows = [(sources[record], member) for record in records for member in range(settings.group_size)]
         writing = [asyncio.ensure_future(sampling.write(*each)) for each in of_rows]
         trying = [sampling.try_task(*each, rollout) for each, rollout in zip(of_rows, writing, strict=True)]
@@ -78,22 +66,15 @@ def challenger_sampler(
 
 
 @dataclass(frozen=True)
-class _ChallengerSampling:
+class _StepSampling:
     """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
 
-    context: RunContext
-    engine: PolicyModel
-    policy_format: PolicyFormat
-    trial: SolverTrial
-    provenance: Provenance
-    key: Key
+    writer: TaskWriter
     tried: dict[str, asyncio.Future[CandidateRecords]] = field(default_factory=dict)
     clock: RolloutClock = field(default_factory=RolloutClock)
 
     async def write(self, source: TaskSource, member: int) -> Rollout:
-        context, own_key = self.context, (*self.key, source.document.id, member)
-        episode = context.challenger_episode(self.policy_format, own_key, source)
-        rollout = await context.sample_rollout(episode, self.engine, own_key)
+        rollout = await self.writer.write(source, member)
         self.clock.finished()
         failed = rollout.status is RolloutStatus.FAILED
         if not failed and task_format_score(rollout, source.search_turns) == 0:
@@ -104,15 +85,11 @@ class _ChallengerSampling:
         self, source: TaskSource, member: int, writing: "asyncio.Future[Rollout]"
     ) -> tuple[Rollout, CandidateRecords]:
         """A rollout and the candidate that its task makes."""
-        context, rollout = self.context, await writing
+        rollout = await writing
         # A group often writes the same task twice; its difficulty is the same draw, so it is tried once.
         twin = f"{source.document.id}\n{rollout.task}"
         if rollout.task is None or twin not in self.tried:
-            made_from = self.provenance.model_copy(update={"document_id": source.document.id})
-            candidate = make_candidate(
-                context, source, rollout, trial=self.trial, provenance=made_from, key=self.key
-            )
-            self.tried[twin] = asyncio.ensure_future(candidate)
+            self.tried[twin] = asyncio.ensure_future(self.writer.judge(source, rollout))
         tried = await self.tried[twin]
         own = {"challenger_rollout_id": rollout.id, "id": f"{tried.candidate.id}-{member}"}
         return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))

@@ -18,11 +18,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scope_selfplay.config.training import KEPT_CHECKPOINTS
 from scope_selfplay.inference.checkpoints import ADAPTER, stored_dtype
-from scope_selfplay.store import write_atomic
 from scope_selfplay.store.card import model_card
-from scope_selfplay.store.files import disk_faults, sync_folder
-from scope_selfplay.store.receipts import damage_of, sign, write_receipt
+from scope_selfplay.store.files import disk_faults, sync_folder, write_atomic
+from scope_selfplay.store.folder import damage_of, sign, write_receipt
 from scope_selfplay.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _CUT_OFF = ("inline_container", "iostream", "StreamWriter")
 class Checkpoints:
     """The checkpoints of one stage in its work folder; the newest `keep` that are whole stay."""
 
-    def __init__(self, work: Path, ranks: Ranks, keep: int = 2) -> None:
+    def __init__(self, work: Path, ranks: Ranks, keep: int = KEPT_CHECKPOINTS) -> None:
         self._work = work
         self._ranks = ranks
         self._keep = keep

@@ -20,17 +20,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from scope_selfplay.config import ModelConfig
+from scope_selfplay.base.errors import ConfigError, InferenceError
+from scope_selfplay.base.values import Key, Role, Rollout
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import check_engine
-from scope_selfplay.engines import in_process_engine, vllm_base, weight_server
-from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.checkpoints import stored_dtype
-from scope_selfplay.inference.served_model import ServedModel
-from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.keys import Key
-from scope_selfplay.measures import Measures
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Role, Rollout
+from scope_selfplay.inference.served import ServedModel
+from scope_selfplay.inference.stepped import SteppedEngine
+from scope_selfplay.rewards.measures import Measures
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.run.engines import in_process_engine, vllm_base, weight_server
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_rollout, rows_from
 

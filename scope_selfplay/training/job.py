@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
-from scope_selfplay.engines import samples_exactly
-from scope_selfplay.errors import ConfigError, OutsideError
+from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.config.run import ModelConfig, TrackingConfig
+from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.store import StageFolder
+from scope_selfplay.run.engines import samples_exactly
 from scope_selfplay.store.card import Lineage
+from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.ranks import Ranks
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay.keys import seed_from
-from scope_selfplay.measures import joined_values
+from scope_selfplay.base.values import seed_from
+from scope_selfplay.rewards.measures import joined_values
 from scope_selfplay.training.checkpoint import Checkpoints, export
 from scope_selfplay.training.engines import Engine, Rollouts, Rows, StepSampler
 from scope_selfplay.training.job import GrpoJob
@@ -100,7 +100,7 @@ class TrainingLoop:
         )
         weights = list(model.trained.values())
         self.optimizer: Any = torch.optim.AdamW(weights, settings.learning_rate, weight_decay=0.0, fused=True)
-        self._checkpoints = Checkpoints(job.folder.work, job.ranks, settings.keep_checkpoints)
+        self._checkpoints = Checkpoints(job.folder.work, job.ranks)
         self._log = StepLog(job)
         self._under_way: list[Rollouts] = []
 
@@ -138,10 +138,7 @@ class TrainingLoop:
             ranks.agree("rewards", None)
         assert result is not None
         assert list(map(len, result.rows)) == list(map(len, rows or ())), "rewards are of other rollouts"
-        shares = [
-            [RolloutShare.of(each, mask_truncated=settings.mask_truncated) for each in group]
-            for group in result.groups
-        ]
+        shares = [list(map(RolloutShare.of, group)) for group in result.groups]
         measures = {**result.metrics, **row_metrics(result.rollouts)}
         table, told, accounts = zip(
             *ranks.agree("rewards", (shares, measures, job.callbacks.account())), strict=True

@@ -8,15 +8,15 @@ own name (a test compares them).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scope_selfplay.config import SolverConfig, TrainConfig
+from scope_selfplay.base.errors import TrainingError
 from scope_selfplay.config.rewards import ExplicitReward
-from scope_selfplay.errors import TrainingError
-from scope_selfplay.rewards import group_advantages
+from scope_selfplay.config.training import SolverConfig, TrainConfig
+from scope_selfplay.rewards.equations import group_advantages
 
 if TYPE_CHECKING:
     from scope_selfplay.training.passes import Batch
@@ -75,13 +75,8 @@ _LOSSES = {
 
 
 def loss_of(settings: TrainConfig) -> Loss:
-    """The loss that a role is trained with, with the clips of the config where it has any."""
-    loss = _LOSSES[settings.loss]
-    return replace(
-        loss,
-        clip_low=settings.clip_low if settings.clip_low is not None else loss.clip_low,
-        clip_high=settings.clip_high if settings.clip_high is not None else loss.clip_high,
-    )
+    """The loss that a role is trained with."""
+    return _LOSSES[settings.loss]
 
 
 def scale_of(settings: TrainConfig) -> AdvantageScale:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay.measures import Mean, Measure
-from scope_selfplay.store import Appender, write_records
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.rewards.measures import Mean, Measure
+from scope_selfplay.store.files import Appender, read_rows, write_records
 from scope_selfplay.training.loss import PassTotals
 from scope_selfplay.training.passes import RolloutShare
 from scope_selfplay.training.rows import RewardedRollout

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from scope_selfplay.config import LoraConfig
+from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.inference.checkpoints import load_model, load_with_adapter
-from scope_selfplay.inference.packed_weights import can_pack
+from scope_selfplay.inference.packed import can_pack
 from scope_selfplay.training.passes import Batch
 from scope_selfplay.training.ranks import Ranks
 

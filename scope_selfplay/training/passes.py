@@ -32,11 +32,10 @@ class RolloutShare(NamedTuple):
     rows: tuple[RowSize, ...]
 
     @classmethod
-    def of(cls, rollout: RewardedRollout, *, mask_truncated: bool) -> "RolloutShare":
+    def of(cls, rollout: RewardedRollout) -> "RolloutShare":
         rows = tuple(RowSize(row.length, sum(row.mask)) for row in rollout.rows)
         reward = rollout.reward if rows else None
-        masked = reward is None or (rollout.truncated and mask_truncated)
-        return cls(reward, not masked and any(row.sampled for row in rows), rows)
+        return cls(reward, reward is not None and any(row.sampled for row in rows), rows)
 
     @property
     def sampled(self) -> int:

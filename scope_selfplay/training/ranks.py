@@ -24,10 +24,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, Self, TypeVar
 
-from scope_selfplay.errors import ExitCode, OutsideError, ScopeError
-from scope_selfplay.machine_faults import machine_fault
-from scope_selfplay.terminal import HeldSigterm
-from scope_selfplay.untrusted_text import one_line
+from scope_selfplay.base.errors import ExitCode, OutsideError, ScopeError, machine_fault
+from scope_selfplay.base.terminal import HeldSigterm
+from scope_selfplay.base.text import one_line
 
 T = TypeVar("T")
 

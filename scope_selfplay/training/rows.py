@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
+from scope_selfplay.base.values import Rollout, RolloutStatus, Turn
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,6 @@ class RewardedRollout:
     reward: float | None
     truncated: bool = False
     split: bool = False
-
-    @property
-    def sampled_tokens(self) -> int:
-        return sum(sum(row.mask) for row in self.rows)
 
 
 def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:

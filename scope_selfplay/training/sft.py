@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scope_selfplay.config import TrainConfig
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import rng_from
+from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.keys import rng_from
-from scope_selfplay.store import StageFolder
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Engine, Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load

@@ -5,21 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from scope_selfplay.episodes import PolicyFormat
-from scope_selfplay.inference import PolicyModel
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.keys import Key, rng_from
-from scope_selfplay.measures import RolloutClock, Total, in_turn
-from scope_selfplay.ranking.routing import is_flat
-from scope_selfplay.reward_designs.answers import answer_metrics, behaviour_metrics
-from scope_selfplay.reward_designs.design import RubricSource, Unjudgeable
-from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
-from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Rollout, Rubric, Task
-from scope_selfplay.store import read_records
+from scope_selfplay.base.values import Key, Rollout, Rubric, Task, rng_from
+from scope_selfplay.designs.answers import answer_metrics, behaviour_metrics
+from scope_selfplay.designs.design import Arrivals, RolloutGroup, RubricSource, Unjudgeable
+from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.ranking.matches import is_flat
+from scope_selfplay.rewards.measures import RolloutClock, Total, in_turn
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.store.files import read_records
 from scope_selfplay.store.records import append_records
-from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
@@ -33,8 +30,7 @@ class TaskWithRubric:
 
 
 def solver_sampler(
-    engine: PolicyModel,
-    policy_format: PolicyFormat,
+    solver: Player,
     job: GrpoJob,
     context: RunContext,
     tasks: Mapping[str, TaskWithRubric],
@@ -43,7 +39,7 @@ def solver_sampler(
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
     settings, count = context.config.solver, job.codec.count
-    per_turn = policy_format.dialect.drops_earlier_thinking
+    per_turn = solver.policy_format.dialect.drops_earlier_thinking
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
     # A training that goes on keeps the rubrics that it was begun with, whichever rank wrote them.
@@ -55,7 +51,7 @@ def solver_sampler(
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         written.step = rewarder.design.rubric_source.step = step
         writer, anchor = context.judge.for_group(), rewarder.design.has_anchor
-        sampling = _SolverSampling(context, engine, policy_format, RolloutClock(), written, writer, anchor)
+        sampling = _SolverSampling(context, solver, RolloutClock(), written, writer, anchor)
         begun = [sampling.begin_group(tasks[record], (*key, step, record)) for record in records]
         groups = await asyncio.gather(*begun)
 
@@ -75,11 +71,13 @@ def solver_sampler(
             **sampling.clock.seconds(),
         }
         rewarded = [
-            rewarded_rollout(*each, per_turn=per_turn)
+            [
+                rewarded_rollout(*each, per_turn=per_turn)
+                for each in zip(group.rollouts, group.rewards, strict=True)
+            ]
             for group in judged
-            for each in zip(group.rollouts, group.rewards, strict=True)
         ]
-        return StepResult(in_groups(rewarded, settings.group_size), metrics)
+        return StepResult(rewarded, metrics)
 
     return sample_step
 
@@ -129,8 +127,7 @@ class _SolverSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext
-    engine: PolicyModel
-    policy_format: PolicyFormat
+    solver: Player
     clock: RolloutClock
     written: RubricSource
     writer: MeteredJudge
@@ -154,12 +151,10 @@ class _SolverSampling:
         return RolloutGroup(graded.task, rubric, rollouts, arrivals, key)
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
-        policy_format = replace(self.policy_format, greedy=self.greedy_first and member == 0)
-        engine = arrivals.counting(self.engine, member)
-        own_key = (*key, member)
+        policy_format = replace(self.solver.policy_format, greedy=self.greedy_first and member == 0)
+        solver = Player(arrivals.counting(self.solver.engine, member), policy_format)
         try:
-            episode = self.context.solver_episode(policy_format, own_key, task)
-            return await self.context.sample_rollout(episode, engine, own_key)
+            return await self.context.answer(solver, (*key, member), task)
         finally:
             arrivals.finish(member)
             self.clock.finished()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.store import RunFolder
+from scope_selfplay.store.folder import RunFolder
 
 CHROMIUM = Path(os.environ.get("SCOPE_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium")
 MINI = ("iterations=2", "challenger.steps=2", "solver.steps=2", "tasks.target=16", "compare.tasks=20")

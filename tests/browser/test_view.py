@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from scope_selfplay.untrusted_text import printable
+from scope_selfplay.base.text import printable
 from tests.browser.conftest import serve
 from tests.unit.store.runs import write_run
 from tests.unit.viewer.conftest import hostile_texts, poison
@@ -45,11 +45,11 @@ def test_every_page_opens_from_the_menu(page: Any, address: str) -> None:
     assert page.locator("details.card").count() > 3
 
 
-def test_a_bar_of_the_histogram_leads_to_its_tasks_and_filters_narrow_them(page: Any, address: str) -> None:
+def test_a_bin_of_the_scores_leads_to_its_tasks_and_filters_narrow_them(page: Any, address: str) -> None:
     page.goto(address)
-    counted = page.locator("svg a:has(text:not(:empty))").first
-    expected = int(counted.locator("text").text_content().replace(",", ""))
-    counted.click()
+    counted = page.locator("tr:has(a[href*='low='])").first
+    expected = int(counted.locator("td").nth(1).text_content().replace(",", ""))
+    counted.locator("a").click()
     assert page.locator(".row").count() == expected
     # One iteration: more tasks than a page holds would look the same filtered and not.
     page.goto(address + "tasks?iteration=1")

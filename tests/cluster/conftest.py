@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from scope_selfplay.controller.api import VERBS
-from scope_selfplay.k8s.check_version import is_older
-from scope_selfplay.k8s.kubectl import Kubectl
+from scope_selfplay.cluster.check_cluster import is_older
+from scope_selfplay.cluster.kubectl import Kubectl
+from scope_selfplay.driver.api import VERBS
 from tests.cluster.image import Image, image_for_pods
 
 

@@ -6,9 +6,14 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.config import load_config
-from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
+from scope_selfplay.cluster.folder import (
+    RunFolderLayout,
+    copy_shared_parts,
+    packs_needed,
+    run_folder,
+    write_folder,
+)
+from scope_selfplay.config.load import load_config
 from tests.cluster.conftest import fit_to_server
 
 

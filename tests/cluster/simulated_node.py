@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.manifests import SHARD
-from scope_selfplay.controller.observed import step_of
+from scope_selfplay.cluster.pods import SHARD
+from scope_selfplay.driver.observed import step_of
 from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
 
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}

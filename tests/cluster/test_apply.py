@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.controller.api import VERBS
-from scope_selfplay.k8s.check import applied_objects, check_cluster, check_folder, config_of, packs_of
-from scope_selfplay.k8s.kubectl import Kubectl, kustomize
-from scope_selfplay.k8s.objects import planned_objects
-from scope_selfplay.k8s.patches import yaml_text
+from scope_selfplay.base.errors import State
+from scope_selfplay.cluster.check import applied_objects, check_cluster, check_folder, config_of, packs_of
+from scope_selfplay.cluster.folder import yaml_text
+from scope_selfplay.cluster.kubectl import Kubectl, kustomize
+from scope_selfplay.cluster.objects import planned_objects
+from scope_selfplay.driver.api import VERBS
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.unit.k8s.planted import PLANTED, UNENFORCED, tiny_objects
 
@@ -36,7 +37,7 @@ def namespace(empty_namespace: str) -> str:
 
 REPOSITORY = Path(__file__).parents[2]
 RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
-PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/*/kustomization.yaml"))
+PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))
 TINY = REPOSITORY / "k8s" / "runs" / "tiny"
 ALL_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
@@ -80,16 +81,13 @@ def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> No
     problems = check_cluster(check_folder(folder), folder, Kubectl(namespace)).problems
     # A cluster for tests has no storage class, few GPUs and small nodes; nothing else may be wrong.
     small = ("StorageClass", "gpu", "on one node, the largest offers")
-    assert [each for each in problems if not any(word in each.message for word in small)] == []
+    assert [each for each in problems if not any(word in each.what for word in small)] == []
 
 
 def test_the_controllers_account_may_do_what_it_does_and_nothing_else(namespace: str) -> None:
     kubectl("apply", "--kustomize", str(TINY / "shared"), "--namespace", namespace)
     account = f"--as=system:serviceaccount:{namespace}:scope-controller"
-    # kubectl asks only about resources that the server has, and JobSet is not on every one.
-    served = kubectl("api-resources", "--api-group=jobset.x-k8s.io", "--output=name", check=False).stdout
-    verbs = {key: verbs for key, verbs in VERBS.items() if key[0] != "jobset.x-k8s.io" or "jobsets" in served}
-    things = [*verbs, ("", "secrets"), ("", "pods/exec"), ("", "pods/log")]
+    things = [*VERBS, ("", "secrets"), ("", "pods/exec"), ("", "pods/log")]
     granted: dict[tuple[str, str], set[str]] = {}
     for (group, resource), verb in product(things, ALL_VERBS):
         full = f"{resource}.{group}" if group else resource
@@ -99,7 +97,7 @@ def test_the_controllers_account_may_do_what_it_does_and_nothing_else(namespace:
         said = kubectl("auth", "can-i", verb, *asked, account, "--namespace", namespace, check=False)
         if said.stdout.strip() == "yes":
             granted.setdefault((group, resource), set()).add(verb)
-    assert granted == {key: set(each) for key, each in verbs.items()}
+    assert granted == {key: set(each) for key, each in VERBS.items()}
 
 
 @pytest.mark.parametrize("folder", [TINY.with_name("one-gpu")], ids=name, indirect=True)
@@ -116,16 +114,16 @@ def test_deleting_a_run_leaves_the_other_run_and_what_they_share(folder: Path, n
 
 
 def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
-    from scope_selfplay.k8s.doctor import examine
-    from scope_selfplay.k8s.status import read_status
+    from scope_selfplay.cluster.commands import examine, read_status
 
     folder = TINY
     kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
     found = read_status(Kubectl(namespace), folder.name)
     assert [each["name"] for each in found["jobs"]] == [f"{folder.name}-controller"]
     json.dumps(found)
-    findings = {each.what: each for each in examine(Kubectl(namespace))}
-    assert findings["cluster"].ok and findings["rights to run"].ok and findings["rights to set up"].ok
+    findings = {each.where: each.state for each in examine(Kubectl(namespace))}
+    needed = ("cluster", "rights to run", "rights to set up")
+    assert {findings[name] for name in needed} == {State.OK}
 
 
 @pytest.mark.parametrize("fault", sorted(PLANTED.keys() - set(UNENFORCED)))

@@ -12,24 +12,25 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import parse_config
-from scope_selfplay.controller import expiry
-from scope_selfplay.controller.api import VERBS, ObjectKind, Reply, Transport
-from scope_selfplay.controller.cluster import KubernetesTransport
-from scope_selfplay.controller.loop import Clock, Controller, Inputs
-from scope_selfplay.controller.plan_parts import RunEnd
-from scope_selfplay.errors import ExitCode, UserError
+from scope_selfplay.base.errors import ExitCode, UserError
+from scope_selfplay.config.load import parse_config
+from scope_selfplay.driver import loop as expiry
+from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
+from scope_selfplay.driver.loop import Clock, Controller, Inputs
+from scope_selfplay.driver.parts import RunEnd
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
+from tests.unit.controller.examples import sized
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 Report = Callable[[str, object], None]
 SMALL = {"cpu": "100m", "memory": "64Mi"}
 CLUSTER = {
     "images": {"worker": "scope-selfplay:test"},
-    "train_challenger": {**SMALL, "gpus": 2},
-    "train_solver": {**SMALL, "gpus": 4},
-    **{part: dict(SMALL) for part in ("judge", "solver", "challenger", "retriever", "make_tasks", "compare")},
+    "train_challenger": sized(**SMALL) | {"gpus": 2},
+    "train_solver": sized(**SMALL) | {"gpus": 4},
+    "retriever": dict(SMALL),
+    **{part: sized(**SMALL) for part in ("judge", "solver", "challenger", "make_tasks", "compare")},
 }
 RUN = {
     "name": "r1",
@@ -52,7 +53,7 @@ class Dying(Transport):
         self.calls = 0
         self.dies: Callable[[int], bool] = lambda number: False
 
-    def send(self, method: str, path: str, **rest: Any) -> Reply:
+    def send(self, method: str, path: str, **rest: Any) -> ApiReply:
         self.calls += 1
         number = self.calls
         if self.dies(number) and number % 2:
@@ -175,9 +176,7 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     used = _used(run.verbs)
     # A run as short as this one may end before its Lease is renewed.
     used[("coordination.k8s.io", "leases")].add("update")
-    # This run has no gang.
-    granted = {key: set(verbs) for key, verbs in VERBS.items() if key != ("jobset.x-k8s.io", "jobsets")}
-    assert used == granted
+    assert used == {key: set(verbs) for key, verbs in VERBS.items()}
     count = sum(len(verbs) for verbs in used.values())
     print(f"14 of 14 stages in {run.transport.calls} calls; {count} of {count} granted verbs used, no other")
 
@@ -284,19 +283,6 @@ def test_a_quota_is_waited_for_and_said(site: Callable[..., Site]) -> None:
     run.core.delete_namespaced_resource_quota("small", run.namespace)
     assert run.drive(controller).code is ExitCode.DONE
     print(f"{run.reasons()['NoRoom']} NoRoom said; 6 of 6 stages after the quota went")
-
-
-def test_several_nodes_are_refused_where_the_cluster_drops_their_fields(
-    api: Any, site: Callable[..., Site]
-) -> None:
-    minor = int("".join(each for each in api.client.VersionApi().get_code().minor if each.isdigit()))
-    if minor >= 24:
-        pytest.skip("this cluster knows Indexed Jobs")
-    run = site(iterations=1, cluster={"train_challenger": {**SMALL, "gpus": 1, "nodes": 2}})
-    run_end = run.drive(run.controller())
-    assert run_end.code is ExitCode.USER
-    assert "this cluster ignores spec.completionMode" in run_end.message
-    assert run.servers() == []
 
 
 def test_deleting_the_controllers_job_deletes_everything_it_made(site: Callable[..., Site]) -> None:

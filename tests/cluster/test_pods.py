@@ -17,19 +17,20 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.controller.manifests import RunStage
-from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.cluster.pods import RunStage
+from scope_selfplay.cluster.stages import StageAttempt, stage_job
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image
 from tests.cluster.run_folders import write_run
-from tests.unit.controller.examples import PAPER, config_of, context_of
+from tests.unit.controller.examples import PAPER, config_of, context_of, sized
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
@@ -46,18 +47,18 @@ SHORT: dict[str, Any] = {
     "challenger": {"steps": 2, "batch": 2, "group_size": 4, "rollouts": 2, "save_every": 1},
     "solver": {"steps": 2, "batch": 2, "group_size": 4, "save_every": 1},
     "tasks": {"target": 4, "max_candidates": 60, "in_flight": 8, "rollouts": 2, "low": 0.0, "high": 1.0},
-    "compare": {"tasks": 8, "resamples": 100},
+    "compare": {"tasks": 8},
 }
 SMALL = {
     # Two cores for everything at once: the controller, its judge and retriever, two policies and a stage.
-    "judge": {"cpu": "100m", "memory": "1Gi", "gpus": 0},
+    "judge": sized(cpu="100m", memory="1Gi") | {"gpus": 0},
     "retriever": {"cpu": "100m", "memory": "1Gi", "gpus": 0, "index": "/data/index/tiny"},
-    "solver": {"cpu": "600m", "memory": "2Gi", "gpus": 0},
-    "challenger": {"cpu": "500m", "memory": "2Gi", "gpus": 0},
-    "train_challenger": {"cpu": "1", "memory": "4Gi", "gpus": 0},
-    "train_solver": {"cpu": "1", "memory": "4Gi", "gpus": 0},
-    "make_tasks": {"cpu": "550m", "memory": "3Gi"},
-    "compare": {"cpu": "1", "memory": "3Gi"},
+    "solver": sized(cpu="600m", memory="2Gi") | {"gpus": 0},
+    "challenger": sized(cpu="500m", memory="2Gi") | {"gpus": 0},
+    "train_challenger": sized(cpu="1", memory="4Gi") | {"gpus": 0},
+    "train_solver": sized(cpu="1", memory="4Gi") | {"gpus": 0},
+    "make_tasks": sized(cpu="550m", memory="3Gi"),
+    "compare": sized(cpu="1", memory="3Gi"),
 }
 
 
@@ -68,7 +69,7 @@ CONTROLLER: Kill = (Stage.TASKS, "app.kubernetes.io/component=controller")
 SOLVER: Kill = (Stage.SOLVER, "app.kubernetes.io/component=trainer,scope/iteration=01")
 
 GPU = "nvidia.com/gpu"
-SLIM = {"cpu": "10m", "memory": "16Mi", "gpus": 6}
+SLIM = sized(cpu="10m", memory="16Mi") | {"gpus": 6}
 
 
 def written(top: Path, image: Image, changes: dict[str, Any], *components: str) -> Path:

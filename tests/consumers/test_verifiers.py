@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.exported_run import write_exports, write_finished_run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ranks import ALL, ENDS_WITHIN, Fault, Ground, Plan, Tried, drawn, ground, start, tried
-from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.base.machine import folder_lock
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
 

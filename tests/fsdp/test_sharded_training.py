@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.schemas import Role
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Role
 from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import open_engine
 from tests.fsdp.place import Place, offloading, on_ranks

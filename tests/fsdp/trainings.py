@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import LoraConfig
-from scope_selfplay.errors import TrainingError
+from scope_selfplay.base.errors import TrainingError
+from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import PeerEnded

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from benchmarks.gpu.lines import Status, append
+from benchmarks.gpu.findings import Status, append
 from benchmarks.gpu.machine import Machine, this_machine
-from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.part import PARTS, Part
 from benchmarks.gpu.prove import environment_of, run_part, said, working_folder
 from benchmarks.gpu.scales import PAPER
 

@@ -7,9 +7,9 @@ import pytest
 
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
-from scope_selfplay.export.formats import FORMATS
 from scope_selfplay.inference.checkpoints import policy_path
-from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.report.export import FORMATS
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.exported_run import write_exports, write_finished_run
 
 pytestmark = pytest.mark.integration

@@ -1,6 +1,6 @@
 """Dialects against the chat templates that TRL ships, rendered and parsed by transformers' own code.
 
-TRL and transformers ship no OLMo-3 template; its form is stated here by a template of our own.
+TRL and transformers ship no OLMo-3 template.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.dialects import dialect
+from scope_selfplay.dialects.families import dialect
 
 pytest.importorskip("transformers")
 
@@ -17,23 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 pytestmark = pytest.mark.integration
 
-QWEN25, QWEN3, OLMO3 = (dialect(name) for name in ("qwen2.5", "qwen3", "olmo3"))
-
-OLMO3_FORM = """
-{%- for message in messages %}
-    {{- '<|im_start|>' + ('environment' if message.role == 'tool' else message.role) + '\n' }}
-    {{- message.content or '' }}
-    {%- for call in message.tool_calls or [] %}
-        {{- '<function_calls>' if loop.first else '\n' }}
-        {{- call.function.name + '(' }}
-        {%- for name, value in call.function.arguments.items() %}
-            {{- (', ' if not loop.first else '') + name + '=' + (value | tojson) }}
-        {%- endfor %}
-        {{- ')' + ('</function_calls>' if loop.last else '') }}
-    {%- endfor %}
-    {{- '<|im_end|>\n' }}
-{%- endfor %}
-"""
+QWEN25, QWEN3 = dialect("qwen2.5"), dialect("qwen3")
 
 QUERIES = [
     "who built it?",
@@ -108,13 +92,6 @@ def test_qwen3_drops_thinking_before_the_last_question_of_the_user() -> None:
     assert "first thought" not in render(shipped_template("qwen3.jinja"), *turns)
 
 
-def test_qwen3_keeps_thinking_while_only_results_follow() -> None:
-    """Where our rows drop all earlier thinking (SCOPE appendix E), the family's template drops less."""
-    turns = (user("one"), assistant_call("who?", content="<think>\nfirst thought\n</think>\n\n"))
-    results = {"role": QWEN3.tool_role, "content": QWEN3.tool_response("facts")}
-    assert "first thought" in render(shipped_template("qwen3.jinja"), *turns, results)
-
-
 def test_a_template_that_opens_thinking_leaves_a_turn_that_we_can_read() -> None:
     prompt = render(shipped_template("qwen3_5_think.jinja"), user("go"), add_generation_prompt=True)
     assert prompt.endswith("<think>\n")
@@ -146,17 +123,3 @@ def test_qwen25_templates_keep_our_turns_as_they_are(template: str) -> None:
     assert "<|im_start|>user\n<information>\nfacts\n</information><|im_end|>\n" in rendered
     assert not QWEN25.drops_earlier_thinking
     assert QWEN25.parse(last_assistant_turn(rendered)).answer == "x"
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_the_form_of_olmo3_is_the_call_that_we_write(query: str) -> None:
-    turn = last_assistant_turn(render(OLMO3_FORM, user("go"), assistant_call(query)))
-    assert turn == OLMO3.search_call(query)
-    assert OLMO3.parse(turn).query == query
-
-
-def test_the_form_of_olmo3_carries_results_in_the_environment() -> None:
-    theirs = render(OLMO3_FORM, user("go"), assistant_call("who?"), {"role": "tool", "content": "facts"})
-    results = {"role": OLMO3.tool_role, "content": OLMO3.tool_response("facts")}
-    assert render(OLMO3_FORM, user("go"), assistant_call("who?"), results) == theirs
-    assert theirs.endswith("<|im_start|>environment\nfacts<|im_end|>\n")

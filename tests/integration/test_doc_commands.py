@@ -42,19 +42,18 @@ ELSEWHERE = {
     "scope k8s fetch ": "a cluster: tests/unit/k8s/test_fetch.py, tests/cluster/test_pods.py",
     "scope k8s logs ": "a cluster: tests/unit/k8s/test_kubectl.py",
     "python -m jobs.": "a run on a volume and its servers: tests/integration/jobs",
-    "scope corpus fetch ": "the network: tests/unit/downloads",
     "scope index fetch ": "the network: tests/unit/downloads",
     "scope index build wikipedia-2018.jsonl ": "the dump of Wikipedia, an encoder and a GPU",
     "scope index build wiki-18.jsonl ": "published vectors: tests/unit/retrieval/test_published_vectors.py",
     "scope index build corpus.jsonl index/ --profile flat --encoder minilm": "its encoder",
-    "python prove.py ": "a bundle: tests/integration/benchmarks/test_gpu_bundle.py",
+    "python prove.py ": "a bundle for another machine",
     "python -m benchmarks.": "minutes: tests/integration/benchmarks",
     "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
     "scope judge audit ": "a run that has paid its judge: tests/unit/judge_audit/test_audit.py",
     "scope fork ": "a run of two trained iterations",
-    "scope models fetch ": "a package index: tests/vllm/test_real_model.py",
+    "scope models smollm2": "a package index: tests/vllm/test_real_model.py",
     "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
     "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
@@ -62,7 +61,7 @@ ELSEWHERE = {
 """Beginnings of commands that cannot run here, with what they need or where they run."""
 SMALL = """
     iterations=1 stop_after=0 corpus.embedded_articles=64 corpus.embedded_held_out=32
-    compare.tasks=2 compare.resamples=100
+    compare.tasks=2
 """.split()
 """A run that checks all its settings and makes two held-out tasks."""
 FIRST = {

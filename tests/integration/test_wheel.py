@@ -38,8 +38,9 @@ def test_what_lies_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> No
         for kind in (
             "embedded/policy/*",
             "embedded/run.yaml",
-            "maths/run.yaml",
-            "browse/templates/*",
+            "rewards/run.yaml",
+            "report/templates/*",
+            "report/static/*",
             "**/*.py",
         )
         for path in package.glob(kind)
@@ -47,7 +48,7 @@ def test_what_lies_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> No
     }
     for source, target, kinds in (
         ("prompts", "prompt_packs", ("*/*.md", "*/*.yaml")),
-        ("k8s", "kustomize", ("base/**/*.yaml", "components/**/*.yaml", "prepare/**/*.yaml", "images/*")),
+        ("k8s", "kustomize", ("components/**/*.yaml", "shared/*.yaml", "images/*")),
     ):
         found = {path for kind in kinds for path in (REPOSITORY / source).glob(kind)}
         assert found, source
@@ -55,7 +56,7 @@ def test_what_lies_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> No
     assert expected - names == set()
     assert any(name.endswith("embedded/policy/model.safetensors") for name in names)
     assert any(name.endswith("prompt_packs/wikipedia/domain.yaml") for name in names)
-    assert "scope_selfplay/kustomize/base/controller.yaml" in names
+    assert "scope_selfplay/kustomize/shared/role.yaml" in names
 
 
 def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_path: Path) -> None:

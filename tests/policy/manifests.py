@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.k8s.check import applied_objects, config_of, packs_of
-from scope_selfplay.k8s.kubectl import kustomize
-from scope_selfplay.k8s.objects import planned_objects, pods_of
+from scope_selfplay.cluster.check import applied_objects, config_of, packs_of
+from scope_selfplay.cluster.kubectl import kustomize
+from scope_selfplay.cluster.objects import planned_objects, pods_of
 
 REPOSITORY = Path(__file__).parents[2]
 DIGEST = "registry.example/scope-selfplay@sha256:" + "0" * 64
@@ -31,18 +31,14 @@ def production(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return objects
 
 
-PREPARED = ("volume", "models", "files", "index")
-"""Jobs of k8s/prepare that every kind of run may have."""
-
-
 def main(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    whole = {part: kustomize(REPOSITORY / "k8s" / "prepare" / part) for part in PREPARED}
-    whole |= {part: kustomize(REPOSITORY / "k8s" / part) for part in ("evaluate", "viewer")}
+    whole = {}
     for folder in sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml")):
         objects = applied_objects(folder)
         config = config_of(objects, folder)
-        whole[folder.name] = [*objects, *planned_objects(config, packs_of(objects, config.name))]
+        prepared = kustomize(folder / "prepare") if (folder / "prepare").is_dir() else []
+        whole[folder.name] = [*objects, *prepared, *planned_objects(config, packs_of(objects, config.name))]
     for name, objects in whole.items():
         (target / f"{name}.yaml").write_text(yaml.safe_dump_all(production(objects), sort_keys=False))
 

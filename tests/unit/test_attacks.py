@@ -16,32 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.config import EndpointConfig, JudgeConfig, load_config
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.corpus.cli import documents
-from scope_selfplay.dialects import DIALECTS
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.evaluation.pairings import Presentation, judge_presentation
-from scope_selfplay.inference.chat_server import ServedReply
-from scope_selfplay.judge import Style
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
-from scope_selfplay.judge.fences import Fencer, fence_key, read_fences
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.parsing import (
-    parse_correctness,
-    parse_preference,
-    parse_rating,
-    parse_score,
-    parse_two_scores,
-    parse_winners,
-)
-from scope_selfplay.prompts import CONTRACTS, Pack, PromptRole, load_pack
-from scope_selfplay.schemas import Candidate, CandidateStatus, Passage, Provenance, Reason
-from scope_selfplay.search import show_passages
-from scope_selfplay.testing.attacks import as_read, blanks, control_tag_in, quotations, variants
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from scope_selfplay.untrusted_text import (
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.text import (
     ControlTags,
     Suspicion,
     clean,
@@ -52,9 +28,34 @@ from scope_selfplay.untrusted_text import (
     printable,
     suspicions,
 )
-from scope_selfplay.wire.guarded_http import checked_url, retry_after
-from scope_selfplay.wire.serving import serving
-from scope_selfplay.wire.strict_json import load_strict
+from scope_selfplay.base.values import Passage
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.dialects.families import DIALECTS
+from scope_selfplay.evaluation.pairs import Pairing, compare_pair
+from scope_selfplay.judge.fences import Fencer, fence_key, read_fences
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
+from scope_selfplay.judge.replies import (
+    parse_correctness,
+    parse_preference,
+    parse_rating,
+    parse_score,
+    parse_two_scores,
+    parse_winners,
+)
+from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
+from scope_selfplay.net.guard import checked_url, retry_after
+from scope_selfplay.net.json import load_strict
+from scope_selfplay.net.serve import ServedReply, serving
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
+from scope_selfplay.run.commands import documents
+from scope_selfplay.search.searcher import show_passages
+from scope_selfplay.testing.attacks import as_read, blanks, control_tag_in, quotations, variants
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.judges import CRITERION, REPOSITORY, TASK, JudgeOver, always, judge_over, pack, rollout
 
 __all__ = ["judge_over", "pack"]
@@ -106,18 +107,14 @@ def test_a_verdict_that_is_quoted_or_thought_is_none(case: dict[str, Any]) -> No
         assert read(reply) is None or (fenced and "```" in reply), reply
 
 
-@of_kind("reply")
-async def test_a_judge_that_thinks_natively_ends_its_thinking(
-    judge_over: JudgeOver, case: dict[str, Any]
-) -> None:
-    if not case.get("native"):
-        pytest.skip("read without a judge")
+async def test_a_judge_that_thinks_natively_ends_its_thinking(judge_over: JudgeOver) -> None:
+    (case,) = (each for each in CASES if each.get("native"))
     for replied, expected in (
         (ServedReply(case["reply"]), None),
         (ServedReply(f"It is met.</think>{case['reply']}"), True),
     ):
         async with judge_over(lambda request, r=replied: r, endpoint={"native_thinking": True}) as judge:
-            assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is expected
+            assert (await judge.ask(GradeQuestion(TASK, CRITERION, "Floods."))).value is expected
 
 
 @of_kind("blank")
@@ -125,12 +122,10 @@ async def test_an_answer_that_says_nothing_gets_nothing_without_a_call(
     judge_over: JudgeOver, case: dict[str, Any]
 ) -> None:
     fake = FakeServer(always("<score>1</score>"))
-    texts = [case["text"]] + (
-        list(blanks(random.Random(case["name"]), VARIANTS)) if case["text"] == "," else []
-    )
+    further = blanks(random.Random(case["name"]), VARIANTS) if case["text"] == "," else ()
     async with judge_over(fake) as judge:
-        for text in texts:
-            assert (await judge.grade(TASK, CRITERION, text, key=(0,))).value is False, repr(text)
+        for text in (case["text"], *further):
+            assert (await judge.ask(GradeQuestion(TASK, CRITERION, text))).value is False, repr(text)
     assert fake.requests == []
 
 
@@ -145,7 +140,7 @@ def test_what_says_nothing_is_no_search_answer_or_task(family: Any) -> None:
 
 
 @of_kind("long")
-async def test_a_text_that_does_not_fit_is_judged_by_what_does(case: dict[str, Any]) -> None:
+async def test_a_text_that_does_not_fit_is_judged_by_what_does(pack: Pack, case: dict[str, Any]) -> None:
     """The engine counts a token per byte of the plain form, as a byte-level tokenizer with NFKC does."""
     prompts: list[str] = []
 
@@ -158,10 +153,8 @@ async def test_a_text_that_does_not_fit_is_judged_by_what_does(case: dict[str, A
     async with engine(answer) as url:
         endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL)
         config = JudgeConfig(kind="model", endpoint=endpoint, failure_budget=1.0)
-        own = ModelJudge(
-            config, load_pack(REPOSITORY / "prompts" / "wikipedia"), seed=0, cache=JudgementCache(None)
-        )
-        verdict = await own.grade(TASK, CRITERION, case["repeat"] * case["times"], key=(0,))
+        own = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
+        verdict = (await own.ask(GradeQuestion(TASK, CRITERION, case["repeat"] * case["times"]))).verdict
         await own.close()
     assert (verdict.value, verdict.fault, verdict.attempts) == (False, None, 1)
     assert [fence.name for fence in read_fences(prompts[-1])] == ["task", "answer", "criterion"]
@@ -183,23 +176,17 @@ def completion_of(text: str) -> Response:
 @of_kind("missing")
 async def test_a_missing_answer_loses_without_a_call(judge_over: JudgeOver, case: dict[str, Any]) -> None:
     fake = FakeServer(always("<first>5</first><second>6</second>"))
-    candidate = Candidate(
-        id="c",
-        status=CandidateStatus.ACCEPTED,
-        reason=Reason.ACCEPTED,
-        task=TASK,
-        provenance=Provenance(run="r", iteration=0, stage="tasks", document_id="d1"),
-    )
     async with judge_over(fake) as judge:
         for missing in (None, "", "\u3164", "Solution:"):
             one, other = rollout(1, "It was built against floods."), rollout(2, missing)
             for first, second in ((one, other), (other, one)):
-                found = await judge_presentation(judge, candidate, Presentation(TASK.id, first, second))
+                pair = Pairing(TASK.id, "S_1", first, "S_0", second)
+                found = await compare_pair(judge, pair, TASK, None, Style.SCORES)
                 assert found.outcome is not None
                 assert (found.outcome.first > found.outcome.second) is (first is one)
             for style in Style:
-                direct = await judge.compare(TASK, one, other, style=style)
-                assert direct.outcome is not None and direct.outcome.first > direct.outcome.second
+                direct = await judge.ask(PairQuestion(TASK, one, other, style=style))
+                assert direct.value is not None and direct.value.first > direct.value.second
     assert fake.requests == []
 
 
@@ -210,21 +197,21 @@ def test_a_pause_that_is_no_time_is_none_or_the_longest(case: dict[str, Any]) ->
 
 @of_kind("number")
 async def test_a_number_of_400_digits_is_a_typed_fault(case: dict[str, Any]) -> None:
+    value = {case["field"]: int(case["value"])}
     with pytest.raises(ValueError, match="too large"):
-        load_strict(f'{{"{case["field"]}": {case["value"]}}}')
-    body = '{"choices": [{"message": {"content": "1"}, "logprobs": {"content": [{"top_logprobs": [{"token": "1", '
-    body += f'"logprob": {case["value"] if case["field"] == "logprob" else -1}}}]}}]}}}}], "usage": {{"prompt_tokens": '
-    body += f'{case["value"] if case["field"] == "prompt_tokens" else 1}, "completion_tokens": '
-    body += f"{case['value'] if case['field'] == 'completion_tokens' else 1}}}}}"
+        load_strict(json.dumps(value))
     if case["field"] == "score":
         return
+    odds = {"token": "1", "logprob": value.get("logprob", -1)}
+    choice = {"message": {"content": "1"}, "logprobs": {"content": [{"top_logprobs": [odds]}]}}
+    usage = {name: value.get(name, 1) for name in ("prompt_tokens", "completion_tokens")}
 
     async def answer(request: Request) -> Response:
-        return Response(body, media_type="application/json")
+        return JSONResponse({"choices": [choice], "usage": usage})
 
     async with engine(answer) as url, ChatClient(url, model=FAKE_MODEL) as client:
         with pytest.raises(ChatFault):
-            await client.complete(ChatRequest("Is it?", 1, choices=("1", "0")), seconds=5)
+            await client.complete(ChatRequest("Is it?", 1, choices=("1", "0")))
 
 
 @of_kind("screen")
@@ -293,7 +280,7 @@ async def test_an_endpoints_words_cannot_forge_a_line_of_ours() -> None:
 
     async with engine(answer) as url, ChatClient(url, model=FAKE_MODEL) as client:
         with pytest.raises(ChatFault) as raised:
-            await client.complete(ChatRequest("Is it?", 1), seconds=5)
+            await client.complete(ChatRequest("Is it?", 1))
     assert len(str(raised.value).splitlines()) == 1 and "\x1b" not in str(raised.value)
 
 

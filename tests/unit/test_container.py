@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.container import available_cpus, memory_left, memory_limit
+from scope_selfplay.base.machine import available_cpus, memory_left, memory_limit
 
 MINE = len(os.sched_getaffinity(0))
 
@@ -13,7 +13,6 @@ MINE = len(os.sched_getaffinity(0))
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"cpu.max": "100000 100000\n"}, 1),
         ({"cpu.max": "150000 100000\n"}, min(2, MINE)),
         ({"cpu.max": "25000 100000\n"}, 1),
         ({"cpu.max": "9900000 100000\n"}, MINE),
@@ -68,28 +67,19 @@ def test_files_that_are_merely_cached_use_no_memory(
     assert (before, memory_left(tmp_path)) == (73_741_824, 973_741_824)
 
 
-def test_an_affinity_of_one_cpu_counts() -> None:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        assert available_cpus(Path("/nowhere")) == 1
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def test_an_index_is_built_with_no_more_threads_than_the_container_has(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from click.testing import CliRunner
 
-    from retrieval.build_command import build
+    from retrieval.commands import build
 
     (tmp_path / "passages.jsonl").write_text('{"id": "a", "text": "stone"}\n')
     threads: list[int] = []
-    monkeypatch.setattr("retrieval.profiles.estimate_build", lambda *given, **_: threads.append(given[2]))
-    os.sched_setaffinity(0, before := os.sched_getaffinity(0))
+    monkeypatch.setattr("retrieval.commands.estimate_build", lambda *given, **_: threads.append(given[2]))
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
     try:
-        os.sched_setaffinity(0, {min(before)})
         done = CliRunner().invoke(
             build, [str(tmp_path / "passages.jsonl"), str(tmp_path / "i"), "--estimate-only"]
         )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scope_selfplay.dialects import DIALECTS, Dialect
-from tests.text_work import assert_linear, characters_visited
+from scope_selfplay.dialects.families import DIALECTS, Dialect
+from tests.text_work import assert_linear
 
 TAGS = [f"<{slash}{name}>" for name in ("think", "task", "answer", "question") for slash in ("", "/")]
 TAGS += [tag for family in DIALECTS for tag in family.search_tags]
@@ -28,13 +28,3 @@ WRAPPERS = [
 def test_work_grows_no_faster_than_the_text(family: Dialect, wrapper: str) -> None:
     for unit in HOSTILE_UNITS:
         assert_linear(family.parse, unit, wrapper=wrapper)
-
-
-def test_a_reader_that_starts_again_at_every_tag_is_found_out() -> None:
-    def restart(text: str) -> None:
-        for place in range(text.count("<")):
-            text.find("<", place)
-
-    with pytest.raises(AssertionError, match="characters, then"):
-        assert_linear(restart, "<answer>")
-    assert characters_visited("abc".count, "b") >= 3

@@ -7,21 +7,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from scope_selfplay.container import memory_left
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.inference.memory import cache_size, check_room, free_bytes
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.machine import memory_left
+from scope_selfplay.inference.in_process import check_room, free_bytes
 
 QWEN3_1_7B = SimpleNamespace(num_hidden_layers=28, num_key_value_heads=8, head_dim=128, hidden_size=2048)
 GIB = 2**30
 
 
+def check(slots: int = 96, max_length: int = 16_384, free: int | None = None) -> None:
+    check_room(QWEN3_1_7B, 4, slots=slots, max_length=max_length, free=free, where="cuda:0")
+
+
 def test_the_cache_of_a_real_model_with_the_default_slots_is_counted() -> None:
-    size = cache_size(QWEN3_1_7B, 4, slots=96, max_length=16_384)
-    assert size.per_token == 229_376 and size.bytes == 229_376 * 96 * 16_385
-    check_room(size, size.bytes, "cuda:0")
-    check_room(size, None, "cpu")
+    size = 229_376 * 96 * 16_385
+    check(free=size)
+    check(free=None)
+    with pytest.raises(ConfigError):
+        check(free=size - 1)
     with pytest.raises(ConfigError) as refused:
-        check_room(size, 70 * GIB, "cuda:0")
+        check(free=70 * GIB)
     message = str(refused.value)
     for part in ("336.0 GiB", "96 slots x 16,384 tokens x 229,376 bytes", "70.0 GiB are free on cuda:0"):
         assert part in message
@@ -30,7 +35,7 @@ def test_the_cache_of_a_real_model_with_the_default_slots_is_counted() -> None:
 
 @pytest.mark.parametrize(("slots", "length"), [(19, 16_384), (96, 3_412)])
 def test_what_is_advised_fits(slots: int, length: int) -> None:
-    check_room(cache_size(QWEN3_1_7B, 4, slots=slots, max_length=length), 70 * GIB, "cuda:0")
+    check(slots, length, 70 * GIB)
 
 
 def test_this_machine_says_what_it_has() -> None:
@@ -46,5 +51,5 @@ def test_a_container_with_less_than_the_machine_counts(
     (tmp_path / "memory/memory.limit_in_bytes").write_text("1000000\n")
     (tmp_path / "memory/memory.usage_in_bytes").write_text("400000\n")
     left = partial(memory_left, tmp_path)
-    monkeypatch.setattr("scope_selfplay.inference.memory.memory_left", left)
+    monkeypatch.setattr("scope_selfplay.inference.in_process.memory_left", left)
     assert free_bytes(SimpleNamespace(type="cpu")) == 600_000

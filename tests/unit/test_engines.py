@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.engines import check_served, partner_of, samples_exactly, sampling_processes
-from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
-from scope_selfplay.inference import Generate, Sample
-from scope_selfplay.inference.served_model import Served, ServedModel, read_sample
-from scope_selfplay.schemas import Finish, Role
-from scope_selfplay.store.weights import Policy
+from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.base.values import Finish, Role
+from scope_selfplay.config.load import load_config
+from scope_selfplay.inference.served import Served, ServedModel, read_sample
+from scope_selfplay.net.client import Client, RetryPolicy
+from scope_selfplay.run.engines import check_served, partner_of, samples_exactly, sampling_processes
+from scope_selfplay.store.folder import Policy
 
 REQUEST = Generate((1, 2, 3), max_tokens=4)
 
@@ -98,12 +99,14 @@ def test_a_sample_is_read_as_it_was_made() -> None:
     ("answer", "complaint"),
     [
         ({}, "no completion"),
-        ({"choices": []}, "no completion"),
         (_answer(token_ids=None), "return_token_ids"),
-        (_answer(token_ids=[7, "8"]), "'8' is not a token id"),
-        (_answer(token_ids=[7, -1]), "-1 is not a token id"),
+        (_answer(token_ids=[7, "8"]), "token_ids.1: Input should be a valid integer"),
+        (_answer(token_ids=[7, -1]), "token_ids.1: Input should be greater than or equal to 0"),
         (_answer(logprobs=None), "no completion"),
-        (_answer(logprobs={"token_logprobs": [-0.5, float("nan")]}), "nan is not a log-probability"),
+        (
+            _answer(logprobs={"token_logprobs": [-0.5, float("nan")]}),
+            r"token_logprobs\.1.*: Input should be",
+        ),
         (_answer(logprobs={"token_logprobs": [-0.5]}), "2 tokens with 1 log-probabilities"),
         (_answer(token_ids=[1] * 5, logprobs={"token_logprobs": [-1.0] * 5}), "4 asked"),
         (_answer(finish_reason="abort"), "no completion"),
@@ -116,19 +119,15 @@ def test_what_is_no_sample_is_a_fault_and_never_half_a_turn(answer: dict[str, An
         read_sample(answer, REQUEST)
 
 
-class _Asked:
-    """A client that keeps what it was asked for, in the place of one over HTTP."""
+class _Asked(Client):
+    """A client that keeps what it was asked for, one call at once, in the place of one that sends it."""
 
     def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9/v1", retry_policy=RetryPolicy(connections=1))
         self.bodies: list[dict[str, Any]] = []
+        self.servers[0].ask = self.keep  # type: ignore[method-assign,assignment]
 
-    async def __aenter__(self) -> "_Asked":
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        return None
-
-    async def ask(self, method: str, path: str, body: bytes, *, subject: str, check: Any) -> dict[str, Any]:
+    async def keep(self, method: str, path: str, body: bytes, **options: Any) -> dict[str, Any]:
         self.bodies.append(json.loads(body))
         await asyncio.sleep(0.001)
         return _answer(prompt_token_ids=None)
@@ -138,27 +137,20 @@ class _Codec:
     end_ids = frozenset({2})
 
 
-@pytest.mark.parametrize("takes_priority", [False, True])
-async def test_later_turns_are_sent_first_and_their_number_only_to_a_server_that_serves_by_it(
-    takes_priority: bool,
-) -> None:
+async def test_later_turns_are_sent_first() -> None:
     asked, counted = _Asked(), list[int]()
     model = ServedModel(
-        lambda: asked,  # type: ignore[arg-type,return-value]
+        lambda: asked,
         Served("solver", None, None, 512),
         _Codec(),  # type: ignore[arg-type]
         identity="S_1",
         max_length=100,
         temperature=1.0,
-        concurrency=1,
-        takes_priority=takes_priority,
         on_tokens=counted.append,
     )
     turns = [REQUEST._replace(turn=turn, max_tokens=10 + turn) for turn in (0, 0, 2)]
     await asyncio.gather(*(model.generate(request, (row,)) for row, request in enumerate(turns)))
-    assert [body["max_tokens"] for body in asked.bodies] == [10, 12, 10] and counted == [2, 2, 2]
-    expected = [0, -2, 0] if takes_priority else [None] * 3
-    assert [body.get("priority") for body in asked.bodies] == expected
+    assert [body["max_tokens"] for body in asked.bodies] == [12, 10, 10] and counted == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import StorageError
-from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.base.errors import StorageError
+from scope_selfplay.base.machine import folder_lock
 
 pytestmark = pytest.mark.integration
 
 HOLDER = """
 import sys
 from pathlib import Path
-from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.base.machine import folder_lock
 folder = Path(sys.argv[1])
 with folder_lock(folder, folder.with_name(f".{folder.name}.lock"), work="writing", say=print, timeout=0):
     print("held", flush=True)

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,20 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from retrieval.in_process import bm25_searcher
+from retrieval.client import bm25_searcher
+from scope_selfplay.base.errors import CheckpointError, ConfigError, UserError
+from scope_selfplay.base.text import clean, clean_line
+from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Passage, content_id, seed_from
 from scope_selfplay.cli import cli
-from scope_selfplay.corpus import conversion
-from scope_selfplay.corpus.conversion import NotConverted, to_markdown
+from scope_selfplay.corpus import convert as conversion
+from scope_selfplay.corpus.convert import NotConverted, to_markdown
 from scope_selfplay.corpus.survey import survey
-from scope_selfplay.dialects import DIALECTS, ToolForm
-from scope_selfplay.errors import CheckpointError, ConfigError, UserError
+from scope_selfplay.dialects.families import DIALECTS
+from scope_selfplay.dialects.turns import ToolForm
 from scope_selfplay.evaluation.rows import Row
-from scope_selfplay.health.tasks import duplicate_share
 from scope_selfplay.inference.checkpoints import stored_dtype
-from scope_selfplay.judge.cache import cache_key
-from scope_selfplay.judge.chat_client import ChatRequest
-from scope_selfplay.judge.parsing import (
+from scope_selfplay.judge.model import cache_key
+from scope_selfplay.judge.replies import (
     parse_correctness,
     parse_preference,
     parse_rating,
@@ -38,39 +38,31 @@ from scope_selfplay.judge.parsing import (
     parse_score,
     parse_two_scores,
 )
-from scope_selfplay.keys import content_id, seed_from
-from scope_selfplay.prompts import CONTRACTS, load_pack
-from scope_selfplay.schemas import Candidate, CandidateStatus, Document, Passage
-from scope_selfplay.search import show_passages
-from scope_selfplay.store import Stage, read_records, write_records
+from scope_selfplay.net.chat import ChatRequest
+from scope_selfplay.net.guard import GuardedResolver, checked_url
+from scope_selfplay.net.serve import serving
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.roles import CONTRACTS
+from scope_selfplay.report.health_tasks import duplicate_share
+from scope_selfplay.search.mcp import local_name
+from scope_selfplay.search.searcher import show_passages
+from scope_selfplay.search.tools import ToolBudget, ToolSpec, schema_problem
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.attacks import HIDDEN, as_read, control_tag_in
-from scope_selfplay.tools.mcp_tools import local_name
-from scope_selfplay.tools.tool import ToolBudget, ToolSpec, schema_problem
-from scope_selfplay.untrusted_text import clean, clean_line
-from scope_selfplay.wire.guarded_http import GuardedResolver, checked_url
-from scope_selfplay.wire.serving import serving
 from tests.judges import REPOSITORY
 from tests.unit.prompts.packs import SAMPLES
 from tests.unit.store.runs import finish, write_run
-from tests.unit.test_attacks import of_kind
+from tests.unit.test_attacks import READERS, of_kind
 from tests.word_codec import WordCodec
-
-READERS: tuple[Callable[[str], object], ...] = (
-    parse_score,
-    parse_rating,
-    parse_correctness,
-    parse_preference,
-    parse_two_scores,
-    parse_rubric,
-)
 
 
 @of_kind("nested")
 def test_nesting_without_end_is_unreadable_and_raises_nothing(case: dict[str, Any]) -> None:
     for depth in (1_000, 20_000, 100_000):
         text = case["opening"] * depth
-        for read in READERS:
+        for read in (*READERS.values(), parse_rubric):
             assert read(text) is None and read(f'<rubric>{{"score": {text}</rubric>') is None
         for family in DIALECTS:
             with_tools = family.with_tools([ToolForm("open")])
@@ -189,13 +181,9 @@ def test_a_copy_of_a_task_in_other_letters_is_a_copy() -> None:
 def test_no_two_names_of_draws_records_or_calls_run_together() -> None:
     for number in range(10):
         parts = [f"{number}", "b", "sc"]
+        joined = [parts, ["\x1f".join(parts[:2]), parts[2]], ["\x1fs".join(parts)]]
         for names in (content_id, seed_from):
-            joined = {
-                names("t", *parts),
-                names("t", "\x1f".join(parts[:2]), parts[2]),
-                names("t", "\x1fs".join(parts)),
-            }
-            assert len(joined) == 3
+            assert len({names("t", *each) for each in joined}) == 3
     prompts = ["a", "a\x00", "a\ud800", "a\\ud800", "a?", "a ", "A", "a\u0301", "\u00e1", 'a", 1', "["]
     assert (
         len({cache_key(model, ChatRequest(text, 1)) for model in ("m", 'm", "a') for text in prompts}) == 22
@@ -210,12 +198,8 @@ def test_files_that_lead_elsewhere_or_never_end_are_left_out(tmp_path: Path) -> 
     (folder / "..data" / "b.md").write_text("mounted")
     (folder / "b.md").symlink_to("..data/b.md")
     os.mkfifo(folder / "fifo.md")
-    for name, target in {
-        "key.md": outside,
-        "zero.md": "/dev/zero",
-        "loop.md": "loop.md",
-        "up.md": "..",
-    }.items():
+    links = {"key.md": outside, "zero.md": "/dev/zero", "loop.md": "loop.md", "up.md": ".."}
+    for name, target in links.items():
         (folder / name).symlink_to(target)
     found = survey(folder, None)
     assert [path.name for path in found.read] == ["a.md", "b.md"]

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -15,12 +16,12 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 60_300,
-    "library files": 458,
-    "test lines": 55_250,
-    "benchmark lines": 10_050,
-    "words by hand": 52_600,
-    "settings": 324,
+    "library lines": 53_690,
+    "library files": 252,
+    "test lines": 50_200,
+    "benchmark lines": 9_349,
+    "words by hand": 50_282,
+    "settings": 208,
     "commands": 50,
     "training lines": 2_700,
     "training files": 14,
@@ -28,7 +29,7 @@ BUDGETS = {
 }
 """What is agreed for the house; these numbers only fall."""
 WRITTEN_BY_PROGRAMS = re.compile(r"<!-- (\S+) -->.*?<!-- /\1 -->", re.DOTALL)
-"""Result tables of benchmarks between two marks (benchmarks.marked_text): of README.md, docs/ablations.md,
+"""Result tables of benchmarks between two marks (benchmarks.markdown): of README.md, docs/ablations.md,
 docs/learning.md and docs/real-model.md."""
 TRAINING = Path("scope_selfplay", "training")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
@@ -69,7 +70,11 @@ def sizes() -> Mapping[str, int]:
     below them.
     """
     lines = {path: len(text.splitlines()) for path, text in texts().items()}
-    training = {path.name: count for path, count in lines.items() if path.parent == TRAINING}
+    training = {
+        path.name: count
+        for path, count in lines.items()
+        if path.parent == TRAINING and path.name != "lint.py"
+    }
     pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
     by_hand = {page.name: WRITTEN_BY_PROGRAMS.sub("", page.read_text(encoding="utf-8")) for page in pages}
     rows = re.findall(r"^\|.*$", by_hand["configuration.md"], re.MULTILINE)
@@ -119,12 +124,7 @@ def test_no_class_name_is_defined_twice() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    assert cycles(imports()) == []
-
-
-def test_a_circle_of_imports_is_found() -> None:
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}
-    assert cycles(graph) == [["b", "c"], ["d"]]
+    TopologicalSorter(imports()).prepare()
 
 
 def imports() -> dict[str, set[str]]:
@@ -167,30 +167,8 @@ def _imported(node: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
                 yield node.module
 
 
-def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of modules of which each reaches the others, sorted."""
-    reached = {name: _reachable(graph, name) for name in graph}
-    groups = {
-        tuple(sorted(other for other in graph if other in reached[name] and name in reached[other]))
-        for name in graph
-        if name in reached[name]
-    }
-    return sorted(map(list, groups))
-
-
-def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    found: set[str] = set()
-    waiting = list(graph[start])
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += graph.get(name, set())
-    return found
-
-
 PRIVATE = [
-    ("from scope_selfplay.run import _open", ["_open"]),
+    ("from scope_selfplay.run.run import _open", ["_open"]),
     ("engine._cache.clear()", ["engine._cache"]),
     ("monkeypatch.setattr(generation, '_WAIT', 1)", ["_WAIT"]),
     ("from __future__ import annotations\nself._own, row._replace(a=1), thing.__class__", []),

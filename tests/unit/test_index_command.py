@@ -7,13 +7,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from retrieval.index_folder import Verify, read_manifest
+from retrieval.folder import Verify, read_manifest
 from retrieval.passages import Passages
-from scope_selfplay.config import load_config
-from scope_selfplay.index_command import index
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.run_directory import run_documents
+from scope_selfplay.config.load import load_config
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.run.begin import run_documents
+from scope_selfplay.run.commands import documents, index
 
 
 def test_an_index_of_a_runs_config_has_the_runs_passages(tmp_path: Path) -> None:
@@ -30,16 +29,15 @@ def test_an_index_of_a_runs_config_has_the_runs_passages(tmp_path: Path) -> None
         index, ["build", str(config), str(tmp_path / "index"), "--set", "corpus.chunk_tokens=200"]
     )
     assert done.exit_code == 0, done.output
-    words = ["documents", str(config), str(tmp_path / "lines.jsonl"), "--set", "corpus.chunk_tokens=200"]
-    done = CliRunner().invoke(index, words)
-    assert done.exit_code == 0, done.output
+    words = [str(config), "--json", "--set", "corpus.chunk_tokens=200"]
+    listed = CliRunner().invoke(documents, words)
+    assert listed.exit_code == 0, listed.output
     run = load_config(config, ["corpus.chunk_tokens=200"])
-    documents = run_documents(run, load_pack(pack_path(run.domain)))
+    read = run_documents(run, load_pack(pack_path(run.domain)))
     manifest = read_manifest(tmp_path / "index", Verify.SIZES)
-    lines = (tmp_path / "lines.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [document.model_dump() for document in documents]
-    assert manifest.rows == len(documents) > 3
-    assert manifest.corpus_hash == Passages.from_documents(documents).corpus_hash
+    assert [json.loads(line) for line in listed.stdout.splitlines()] == [each.model_dump() for each in read]
+    assert manifest.rows == len(read) > 3
+    assert manifest.corpus_hash == Passages.from_documents(read).corpus_hash
 
 
 def test_settings_belong_to_a_config(tmp_path: Path) -> None:
@@ -47,3 +45,5 @@ def test_settings_belong_to_a_config(tmp_path: Path) -> None:
     words = ["build", str(tmp_path / "corpus.jsonl"), str(tmp_path / "index"), "--set", "seed=1"]
     done = CliRunner().invoke(index, words, standalone_mode=False)
     assert isinstance(done.exception, click.UsageError) and "SOURCE is none" in str(done.exception)
+    done = CliRunner().invoke(documents, [words[1], "--set", "seed=1"], standalone_mode=False)
+    assert isinstance(done.exception, click.UsageError) and "PATH is none" in str(done.exception)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from scope_selfplay.measures import Greatest, Mean, Total, joined_values
+from scope_selfplay.rewards.measures import Greatest, Mean, Total, joined_values
 
 VALUES = st.lists(st.lists(st.none() | st.floats(-10, 10), max_size=6), min_size=1, max_size=4)
 

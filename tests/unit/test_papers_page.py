@@ -77,20 +77,3 @@ def test_a_mechanism_is_where_the_page_says(row: Row) -> None:
 def test_every_paper_has_mechanisms_and_none_twice(paper: str) -> None:
     mechanisms = [row.mechanism for row in rows_of(paper)]
     assert mechanisms and len(set(mechanisms)) == len(mechanisms)
-
-
-@pytest.mark.parametrize(
-    ("row", "fault"),
-    [
-        (Row("p", "m", ["gone.py"], ["tests/unit/test_papers_page.py"], "none"), "there is no gone.py"),
-        (Row("p", "m", ["jobs"], ["tests/unit/test_papers_page.py::gone"], "none"), "has no test gone"),
-        (Row("p", "m", [], [], "none"), "no code or no test, and no reason"),
-        (Row("p", "m", [], [], ""), "write none"),
-    ],
-)
-def test_a_row_that_is_not_true_is_found(row: Row, fault: str) -> None:
-    assert any(fault in said for said in faults_of(row))
-
-
-def test_a_mechanism_that_is_left_out_with_a_reason_is_fine() -> None:
-    assert faults_of(Row("p", "FP8 weights", [], [], "left out: no such kernels")) == []

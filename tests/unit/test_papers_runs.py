@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
 
 RUNS = Path(__file__).parents[2] / "k8s" / "runs"
 FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
 # What a method is made of; model, corpus, judge's place and cluster are a run's own.
 METHOD = ("search", "sampling", "challenger", "tasks", "solver", "compare")
 # How many rollouts or tokens are in work at once changes no number of the paper.
-OWN = {"micro_batch", "micro_tokens", "save_every", "keep_checkpoints"}
+OWN = {"micro_batch", "micro_tokens", "save_every"}
 
 
 def method_of(config: RunConfig) -> dict[str, object]:

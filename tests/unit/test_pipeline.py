@@ -2,27 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits
-from scope_selfplay.errors import InferenceError, SearchError
-from scope_selfplay.gates import Gate
-from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.pipeline import CandidateRecords, SolverTrial, evidence, make_candidate
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import (
+from scope_selfplay.base.errors import InferenceError, SearchError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Criterion,
     Document,
     Fault,
+    Key,
     Passage,
     Provenance,
     Reason,
@@ -31,9 +24,24 @@ from scope_selfplay.schemas import (
     RolloutFault,
     RolloutStatus,
     Rubric,
-    Task,
     Turn,
     Verdict,
+)
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Reply, RubricQuestion
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.candidate import (
+    CandidateRecords,
+    RunContext,
+    SolverTrial,
+    TaskWriter,
+    evidence_of,
 )
 from tests.word_codec import WordCodec
 
@@ -57,27 +65,23 @@ class Bench:
         self._rubric, self._gates = rubric, gates
         self.asked: list[str] = []
 
-    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        self.asked.append(gate.value)
-        value = self._gates.get(gate.value, True)
-        return UNREADABLE if value is None else Verdict(value=value)
-
-    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        self.asked.append("rubric:" + ",".join(document.id for document in documents))
-        criteria = tuple(Criterion(text=str(place)) for place in range(3))
-        return Rubric(task_id=task.id, criteria=criteria) if self._rubric else None
-
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        self.asked.append("grade")
-        word = answer.split()[int(criterion.text)]
-        return UNREADABLE if word == "unreadable" else Verdict(value=word == "yes")
-
-
-class Empty:
-    identity = "empty"
-
-    async def search(self, query: str, topk: int) -> list[Passage]:
-        return []
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case GateQuestion(gate=gate):
+                self.asked.append(gate.value)
+                value = self._gates.get(gate.value, True)
+            case RubricQuestion(task, documents=documents):
+                self.asked.append("rubric:" + ",".join(document.id for document in documents))
+                criteria = tuple(Criterion(text=str(place)) for place in range(3))
+                rubric = Rubric(task_id=task.id, criteria=criteria) if self._rubric else None
+                return Reply(rubric, Verdict(value=True))
+            case GradeQuestion(criterion=criterion, answer=answer):
+                self.asked.append("grade")
+                word = answer.split()[int(criterion.text)]
+                value = None if word == "unreadable" else word == "yes"
+            case _:
+                raise AssertionError(question)
+        return Reply(value, UNREADABLE if value is None else Verdict(value=value))
 
 
 class Down:
@@ -107,14 +111,14 @@ def proposal(task: str | None = "Name it.", *, fault: RolloutFault | None = None
 
 
 def context_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> RunContext:
-    return RunContext(config, PACK, Empty(), MeteredJudge(judge), gates)  # type: ignore[arg-type]
+    return RunContext(config, PACK, Down(), MeteredJudge(judge), gates)  # type: ignore[arg-type]
 
 
 def solvers(answers: Sequence[str]) -> SolverTrial:
     codec = WordCodec()
     model = ScriptedModel(codec, lambda _, key: answers[int(key[-2])], identity="S_0")
     policy_format = PolicyFormat(codec, dialect("qwen2.5"), "S_0", RolloutLimits(500))
-    return SolverTrial(model, policy_format, len(answers), window=True)
+    return SolverTrial(Player(model, policy_format), len(answers), window=True)
 
 
 async def judged(
@@ -126,14 +130,8 @@ async def judged(
     gates: tuple[Gate, ...] = tuple(Gate),
 ) -> tuple[CandidateRecords, RunContext]:
     context = context_of(judge, load_config(None, overrides), gates)
-    made = await make_candidate(
-        context,
-        SOURCE,
-        rollout or proposal(),
-        trial=solvers(answers),
-        provenance=PROVENANCE,
-        key=(0, 1, "tasks"),
-    )
+    writer = TaskWriter(context, solvers(answers), PROVENANCE, (0, 1, "tasks"))
+    made = await writer.judge(SOURCE, rollout or proposal())
     return made, context
 
 
@@ -149,38 +147,15 @@ ACCEPTED, REJECTED, UNRESOLVED = (
 CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus, Reason]] = [
     ("inside the window", Bench, [ANSWER] * 4, proposal(), ACCEPTED, Reason.ACCEPTED),
     ("no task", Bench, [ANSWER], proposal(None), REJECTED, Reason.NO_TASK),
-    (
-        "retriever down",
-        Bench,
-        [ANSWER],
-        proposal(None, fault=RolloutFault.SEARCH),
-        UNRESOLVED,
-        Reason.SEARCH_FAILED,
-    ),
-    (
-        "a tool's server down",
-        Bench,
-        [ANSWER],
-        proposal(None, fault=RolloutFault.TOOL),
-        UNRESOLVED,
-        Reason.TOOL_FAILED,
-    ),
-    (
-        "engine down",
-        Bench,
-        [ANSWER],
-        proposal(None, fault=RolloutFault.ENGINE),
-        UNRESOLVED,
-        Reason.ENGINE_FAILED,
-    ),
-    (
-        "long document",
-        Bench,
-        [ANSWER],
-        proposal(None, fault=RolloutFault.PROMPT),
-        REJECTED,
-        Reason.PROMPT_TOO_LONG,
-    ),
+    *[
+        (fault.value, Bench, [ANSWER], proposal(None, fault=fault), status, reason)
+        for fault, status, reason in (
+            (RolloutFault.SEARCH, UNRESOLVED, Reason.SEARCH_FAILED),
+            (RolloutFault.TOOL, UNRESOLVED, Reason.TOOL_FAILED),
+            (RolloutFault.ENGINE, UNRESOLVED, Reason.ENGINE_FAILED),
+            (RolloutFault.PROMPT, REJECTED, Reason.PROMPT_TOO_LONG),
+        )
+    ],
     ("entity", lambda: Bench(entity=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.ENTITY)),
     ("source", lambda: Bench(source=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SOURCE)),
     ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SAFETY)),
@@ -241,7 +216,7 @@ async def test_the_rubric_writer_sees_the_source_and_each_passage_once() -> None
     made, _ = await judged(judge)
     assert "rubric:d1,p1" in judge.asked
     assert made.candidate.task is not None and made.candidate.task.evidence_ids == ("p1",)
-    assert [each.id for each in evidence(proposal())] == ["p1"]
+    assert [each.id for each in evidence_of(proposal())] == ["p1"]
 
 
 async def test_the_mean_leaves_missing_grades_out() -> None:
@@ -253,27 +228,19 @@ async def test_the_mean_leaves_missing_grades_out() -> None:
 
 
 async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
-    down = SolverTrial(Down(), solvers([ANSWER]).policy_format, 4, window=True)
+    down = SolverTrial(Player(Down(), solvers([ANSWER]).solver.policy_format), 4, window=True)
     context = context_of(Bench(), RunConfig())
-    made = await make_candidate(
-        context, SOURCE, proposal(), trial=down, provenance=PROVENANCE, key=(0, 1, "tasks")
-    )
+    made = await TaskWriter(context, down, PROVENANCE, (0, 1, "tasks")).judge(SOURCE, proposal())
     assert (made.candidate.status, made.candidate.mean) == (UNRESOLVED, None)
     assert made.candidate.reason is Reason.ENGINE_FAILED
     assert {each.status for each in made.rollouts} == {RolloutStatus.FAILED}
 
 
 async def test_a_task_without_enough_scores_has_the_commonest_fault_as_its_reason() -> None:
-    class SearchIsDown(Empty):
-        async def search(self, query: str, topk: int) -> list[Passage]:
-            raise SearchError("retriever down")
-
-    context = RunContext(RunConfig(), PACK, SearchIsDown(), MeteredJudge(Bench()), ())  # type: ignore[arg-type]
+    context = context_of(Bench(), RunConfig(), ())
     unread = "unreadable unreadable unreadable"
     answers = ["<search>heron</search>", "<search>heron</search>", *answers_of(unread, "yes no no")]
-    made = await make_candidate(
-        context, SOURCE, proposal(), trial=solvers(answers), provenance=PROVENANCE, key=(0, 1, "tasks")
-    )
+    made = await TaskWriter(context, solvers(answers), PROVENANCE, (0, 1, "tasks")).judge(SOURCE, proposal())
     assert (made.candidate.status, made.candidate.reason) == (UNRESOLVED, Reason.SEARCH_FAILED)
     assert [each.fault for each in made.rollouts] == [RolloutFault.SEARCH, RolloutFault.SEARCH, None, None]
 
@@ -286,9 +253,7 @@ async def test_without_gates_everything_that_is_a_task_goes_on() -> None:
 
 async def test_held_out_tasks_are_not_filtered_by_difficulty() -> None:
     judge = Bench()
-    made = await make_candidate(
-        context_of(judge, RunConfig()), SOURCE, proposal(), trial=None, provenance=PROVENANCE, key=(0,)
-    )
+    made = await TaskWriter(context_of(judge, RunConfig()), None, PROVENANCE, (0,)).judge(SOURCE, proposal())
     assert (made.candidate.status, made.candidate.mean, made.rollouts) == (ACCEPTED, None, ())
     assert "grade" not in judge.asked
 

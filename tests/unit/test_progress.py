@@ -5,40 +5,18 @@ import io
 import pytest
 from rich.console import Console
 
-from scope_selfplay.progress import Activity, LineProgress, LiveProgress, bars, first_and_last, time_left
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ([], None),
-        ([0.3], (0.3, 0.3)),
-        ([0.1, 0.9], (0.1, 0.9)),
-        ([0.0, 0.2, 0.5, 0.5, 0.5, 0.5, 0.6, 1.0], (0.1, 0.8)),
-    ],
-)
-def test_a_curve_is_told_by_its_first_and_last_quarter(
-    values: list[float], told: tuple[float, float] | None
-) -> None:
-    assert first_and_last(values) == pytest.approx(told)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from scope_selfplay.base.terminal import Activity, LineProgress, LiveProgress, bars, time_left
 
 
 def test_activity_is_a_line_of_speed_and_rollouts_from_time_to_time() -> None:
-    clock, lines = Clock(), list[str]()
-    activity = Activity(lines.append, every=10.0, now=clock)
+    clock, lines = [0.0], list[str]()
+    activity = Activity(lines.append, every=10.0, now=lambda: clock[0])
     with activity.rollout(), activity.rollout():
         for _ in range(30):
-            clock.now += 1.0
+            clock[0] += 1.0
             activity.sampled(2500)
     assert lines == ["2,500 tokens/s, 2 rollouts under way"] * 3
-    clock.now += 20.0
+    clock[0] += 20.0
     activity.sampled(50)
     assert lines[-1] == "2.5 tokens/s, 0 rollouts under way"
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.__main__ import table, totals_of
 from benchmarks.faults.counting import FAULTS, FaultCounts
 
 REPOSITORY = Path(__file__).parents[2]
@@ -19,13 +18,6 @@ def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:
     assert counts.values == {"tried": 4, "survived": 3, "lost": 1, "duplicated": 1, "wrong": 2}
     with pytest.raises(AssertionError):
         counts.check()
-
-
-def test_tests_that_count_nothing_leave_their_cells_empty() -> None:
-    silent = {"fault": 15, "test": "one", "passed": True, "tried": 1, "survived": 1, "seconds": 1.0}
-    totals = totals_of([silent, silent | {"test": "other", "fault": 1, "wrong": 0}])
-    assert "| 15 | watches that expire, end, hang or lie | 1 | 1 |  |  |  |  | 1 |" in table(totals)
-    assert totals[1]["wrong"] == 0 and totals[1]["lost"] is None
 
 
 def test_the_page_shows_every_fault_survived() -> None:

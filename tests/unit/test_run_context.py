@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits
-from scope_selfplay.inference import Generate
-from scope_selfplay.judge import VerifierJudge
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Task
-from scope_selfplay.search import NothingToSearch
+from scope_selfplay.base.sampling import Generate
+from scope_selfplay.base.values import Task
+from scope_selfplay.config.load import load_config
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.rules import VerifierJudge
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.search.searcher import NothingToSearch
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[2] / "prompts" / "wikipedia")

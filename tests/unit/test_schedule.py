@@ -2,19 +2,9 @@
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.schedule import challenger_of, promotion_warning, stages_of
-from scope_selfplay.store import Stage
-
-
-def trained_in(*settings: str) -> list[int]:
-    stages = stages_of(load_config(None, settings))
-    return [iteration for iteration, stage in stages if stage is Stage.CHALLENGER]
-
-
-def writers(*settings: str) -> list[str]:
-    config = load_config(None, settings)
-    return [challenger_of(config, iteration).name for iteration in range(4)]
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.schedule import challenger_of, promotion_warning, stages_of
+from scope_selfplay.store.folder import Stage
 
 
 @pytest.mark.parametrize(
@@ -29,8 +19,9 @@ def writers(*settings: str) -> list[str]:
 def test_a_challenger_frozen_after_an_iteration_writes_all_later_tasks(
     settings: list[str], trained: list[int], names: list[str]
 ) -> None:
-    assert trained_in(*settings) == trained
-    assert writers(*settings) == names
+    config = load_config(None, settings)
+    assert [iteration for iteration, stage in stages_of(config) if stage is Stage.CHALLENGER] == trained
+    assert [challenger_of(config, iteration).name for iteration in range(4)] == names
 
 
 def test_given_tasks_leave_the_training_of_the_solver_and_its_comparison() -> None:
@@ -48,7 +39,7 @@ HELD_OUT_JUDGE = "judge.evaluate=[{base_url: 'http://127.0.0.1:2/v1'}]"
     [
         ([*MODEL_JUDGE], False),
         ([*MODEL_JUDGE, "compare.promotion=better"], True),
-        ([*MODEL_JUDGE, "compare.patience=2"], True),
+        ([*MODEL_JUDGE, "compare.stop=2"], True),
         ([*MODEL_JUDGE, "compare.stop=worse", "solver.reward=arenarl"], True),
         ([*MODEL_JUDGE, "compare.promotion=better", HELD_OUT_JUDGE], False),
         ([*MODEL_JUDGE, "compare.promotion=better", HELD_OUT_JUDGE.replace(":2", ":1")], True),

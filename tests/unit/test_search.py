@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import SearchConfig
-from scope_selfplay.errors import ConfigError, RecordError, RunMismatchError, SearchError
-from scope_selfplay.schemas import Document
-from scope_selfplay.search import IndexRecord, open_retriever
-from scope_selfplay.store import RunFolder
-from scope_selfplay.wire.guarded_http import secret
+from scope_selfplay.base.errors import ConfigError, RecordError, RunMismatchError, SearchError
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.base import SearchConfig
+from scope_selfplay.net.guard import secret
+from scope_selfplay.search.searcher import IndexRecord, open_retriever
+from scope_selfplay.store.folder import RunFolder
 
 HERE = IndexRecord(identity="bm25-c", kind="bm25", rows=2, corpus_hash="c")
 SERVED = IndexRecord(identity="bm25-i-c", kind="bm25", rows=2, corpus_hash="c", index_hash="i")
@@ -70,29 +70,24 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert secret(None, "search.api_key_env") is None
 
 
+class Answering(BaseHTTPRequestHandler):
+    def answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None: ...
+
+
 @contextmanager
-def server(status: int | None) -> Iterator[str]:
-    """The URL of a server that answers everything with this status, or takes every request and never answers."""
-    closing = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if status is None:
-                closing.wait(60)
-                return
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None: ...
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def serving(handler: type[Answering]) -> Iterator[str]:
+    running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=running.serve_forever)
     thread.start()
     try:
         yield f"http://127.0.0.1:{running.server_port}"
     finally:
-        closing.set()
         running.shutdown()
         running.server_close()
         thread.join()
@@ -107,60 +102,43 @@ def server(status: int | None) -> Iterator[str]:
     ],
 )
 def test_a_server_that_refuses_is_the_settings_fault(tmp_path: Path, status: int, said: str) -> None:
-    with server(status) as url, pytest.raises(ConfigError, match=said):
+    class Refusing(Answering):
+        def do_GET(self) -> None:
+            self.answer(status)
+
+    with serving(Refusing) as url, pytest.raises(ConfigError, match=said):
         open_retriever(SearchConfig(url=url), DOCUMENTS, RunFolder(tmp_path), lambda fault: None)
 
 
 @pytest.mark.fault(5)
 def test_a_retriever_that_hangs_is_waited_for_no_longer_than_an_outage(tmp_path: Path) -> None:
-    settings = SearchConfig(outage=0.5)
-    with (
-        server(None) as url,
-        pytest.raises(SearchError, match=r"no answer within 0\.5 s.*run the same command"),
-    ):
-        open_retriever(
-            settings.model_copy(update={"url": url}), DOCUMENTS, RunFolder(tmp_path), lambda fault: None
-        )
+    closing = threading.Event()
 
+    class Hanging(Answering):
+        def do_GET(self) -> None:
+            closing.wait(60)
 
-class Restarting(BaseHTTPRequestHandler):
-    """A retriever that answers the handshake, then refuses twice, then answers again."""
-
-    searches = 0
-
-    def do_GET(self) -> None:
-        self.answer(200, b'{"identity": "mine"}')
-
-    def do_POST(self) -> None:
-        Restarting.searches += 1
-        if Restarting.searches in (2, 3):
-            self.answer(503, b"restarting")
-        else:
-            self.answer(200, b'{"result": [[]]}')
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *words: object) -> None: ...
+    with serving(Hanging) as url:
+        settings = SearchConfig(url=url, outage=0.5)
+        with pytest.raises(SearchError, match=r"no answer within 0\.5 s.*run the same command"):
+            open_retriever(settings, DOCUMENTS, RunFolder(tmp_path), lambda fault: None)
+        closing.set()
 
 
 def test_a_run_says_once_that_its_retriever_does_not_answer_and_once_that_it_does(tmp_path: Path) -> None:
-    Restarting.searches = 0
-    said: list[str] = []
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Restarting)
-    thread = threading.Thread(target=running.serve_forever)
-    thread.start()
-    try:
-        settings = SearchConfig(url=f"http://127.0.0.1:{running.server_port}", outage=60.0)
+    statuses, said = [200, 503, 503, 200], list[str]()
+
+    class Restarting(Answering):
+        def do_GET(self) -> None:
+            self.answer(200, b'{"identity": "mine"}')
+
+        def do_POST(self) -> None:
+            self.answer(statuses.pop(0), b'{"result": [[]]}')
+
+    with serving(Restarting) as url:
+        settings = SearchConfig(url=url, outage=60.0)
         searcher = open_retriever(settings, DOCUMENTS, RunFolder(tmp_path), lambda fault: None, said.append)
-        assert asyncio.run(searcher.search("heron", 3)) == [] and Restarting.searches == 4
-    finally:
-        running.shutdown()
-        running.server_close()
-        thread.join()
+        assert asyncio.run(searcher.search("heron", 3)) == [] and statuses == []
     first, second = said
     assert "status 503" in first and "(since " in first and "asking again for up to 60 s" in first
-    assert second.startswith(settings.url) and "answers again, after" in second
+    assert second.startswith(url) and "answers again, after" in second

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.base.errors import InferenceError
+from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.inference.codec import Stops
-from scope_selfplay.inference.stepped_engine import Sampling, SteppedEngine
+from scope_selfplay.inference.stepped import Sampling, SteppedEngine
 from scope_selfplay.training.engines import Rollouts
 from scope_selfplay.training.ranks import Ranks
 
@@ -235,17 +235,6 @@ def test_the_engine_is_given_back_when_all_are_sampled_and_still_judged() -> Non
         assert rollouts.sampled.result() == ["rows"] and not engine.running and not rollouts.result.done()
         judged.set()
         assert rollouts.result.result(30)
-
-
-def test_an_engine_runs_one_step_after_the_other() -> None:
-    model = stepped()
-
-    async def rollouts() -> Sample:
-        return await model.generate(Generate((4,), 2), ())
-
-    model.refresh("S_0@1")
-    assert run(model, rollouts(), Engine()) == run(model, rollouts(), Engine())
-    assert model.identity == "S_0@1"
 
 
 def test_an_engine_gets_as_many_turns_as_its_cache_holds_and_those_of_running_episodes_first() -> None:

@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scope_selfplay import pipeline
+from scope_selfplay.base.text import Suspicion
+from scope_selfplay.base.values import Candidate, Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
-from scope_selfplay.health import checkup
-from scope_selfplay.reward_designs.answers import reward_of_candidate, task_format_score
-from scope_selfplay.schemas import Candidate, Rollout
-from scope_selfplay.store import Stage, read_records, write_records
+from scope_selfplay.config.training import ChallengerConfig
+from scope_selfplay.designs.answers import reward_of_candidate, task_format_score
+from scope_selfplay.report import health as checkup
+from scope_selfplay.run import candidate as pipeline
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.query import Suspect, TaskQuery
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.untrusted_text import Suspicion
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollout
 from tests.unit.store.runs import finish, write_run
 from tests.unit.test_pipeline import Bench, judged, proposal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scope_selfplay.text_match import (
+from scope_selfplay.rewards.verify import (
     cover_exact_match,
     exact_match,
     f1,

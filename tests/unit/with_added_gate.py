@@ -11,14 +11,14 @@ ROW = "    Gate.SAFETY: "
 
 
 def add_gate() -> None:
-    source = (REPOSITORY / "scope_selfplay/gates.py").read_text(encoding="utf-8")
+    source = (REPOSITORY / "scope_selfplay/base/gates.py").read_text(encoding="utf-8")
     assert MEMBER in source and ROW in source
     source = source.replace(MEMBER, f'{MEMBER}    STYLE = "style"\n')
     row = 'GateTerms(("document", "task"), 0.5, "tasks are clumsy")'
     source = source.replace(ROW, f"    Gate.STYLE: {row},\n{ROW}")
-    module = types.ModuleType("scope_selfplay.gates")
+    module = types.ModuleType("scope_selfplay.base.gates")
     sys.modules[module.__name__] = module
-    exec(compile(source, "gates.py", "exec"), module.__dict__)
+    exec(compile(source, "base/gates.py", "exec"), module.__dict__)
 
 
 def write_pack(folder: Path) -> Path:
@@ -31,11 +31,13 @@ def write_pack(folder: Path) -> Path:
 
 
 def main(folder: Path) -> None:
-    from scope_selfplay.gates import Gate
-    from scope_selfplay.health.bounds import BOUNDS
-    from scope_selfplay.judge.lexical import LexicalJudge
-    from scope_selfplay.prompts import check_pack, load_pack
-    from scope_selfplay.store.parquet import RecordKind, arrow_schema
+    from scope_selfplay.base.gates import Gate
+    from scope_selfplay.judge.canaries import CanaryCase, canary_of
+    from scope_selfplay.judge.protocol import GateQuestion
+    from scope_selfplay.judge.rules import LexicalJudge
+    from scope_selfplay.prompts.folder import check_pack, load_pack
+    from scope_selfplay.report.signals import BOUNDS
+    from scope_selfplay.store.columns import RecordKind, arrow_schema
     from scope_selfplay.testing.chat_server import FakeServer
     from tests.judges import DOCUMENT, TASK, always, judge_over_pack
     from tests.unit.test_pipeline import Bench, judged
@@ -44,7 +46,7 @@ def main(folder: Path) -> None:
     path = write_pack(folder)
     assert check_pack(path) == [], check_pack(path)
     (path / "gate_style.md").rename(folder / "gate_style.md")
-    assert "gate_style.md:1 is missing: domain.yaml has the gate style in use" in str(check_pack(path)[0])
+    assert "gate_style.md:1: is missing: domain.yaml has the gate style in use" in str(check_pack(path)[0])
     (folder / "gate_style.md").rename(path / "gate_style.md")
     pack = load_pack(path)
     assert pack.domain.gates == (style, Gate.ENTITY)
@@ -55,13 +57,19 @@ def main(folder: Path) -> None:
     async def ask() -> None:
         fake = FakeServer(always("<score>1</score>"))
         async with judge_over_pack(pack, fake) as judge:
-            assert (await judge.gate(style, TASK, DOCUMENT)).value is True
+            assert (await judge.ask(GateQuestion(TASK, style, DOCUMENT))).value is True
         prompt = fake.requests[-1].prompt
         assert TASK.text in prompt and DOCUMENT.text in prompt
         lexical = LexicalJudge([DOCUMENT])
-        assert (await lexical.gate(style, TASK, DOCUMENT)).value is False  # not about the embedded world
+        assert (
+            await lexical.ask(GateQuestion(TASK, style, DOCUMENT))
+        ).value is False  # not about the embedded world
 
     asyncio.run(ask())
+    case = CanaryCase(
+        task=TASK.text, criterion="says it", right="It does.", wrong="It does not.", document=DOCUMENT
+    )
+    assert canary_of(GateQuestion(TASK, style, DOCUMENT), case, 1, ("canary",)) is None
     assert BOUNDS["gate_style"].meaning == "tasks are clumsy"
     assert "style" in str(arrow_schema(RecordKind.CANDIDATES.model).field("gates").type)
     print("added")

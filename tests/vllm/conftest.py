@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
@@ -61,7 +61,7 @@ def real_model() -> Path:
 
 def fetched_model() -> Path:
     """SmolLM2, fetched once on a machine; checked by hash every time."""
-    command = [sys.executable, "-m", "scope_selfplay.cli", "models", "fetch", "smollm2", "--json"]
+    command = [sys.executable, "-m", "scope_selfplay.cli", "models", "smollm2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == ExitCode.OUTSIDE:
         pytest.skip(f"the package index does not give the model here: {done.stderr.strip()[-300:]}")

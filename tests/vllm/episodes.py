@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import CorpusConfig, RunConfig, load_config
-from scope_selfplay.corpus import TaskSource, embedded_documents
-from scope_selfplay.engines import policy_format_for
-from scope_selfplay.inference import Generate, PolicyModel, Sample
+from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
+from scope_selfplay.base.values import Document, Key, Passage, Role
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import CorpusConfig, RunConfig
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Document, Passage, Role
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.candidate import RunContext
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EMBEDDED = REPOSITORY / "scope_selfplay" / "embedded"
@@ -77,7 +77,7 @@ async def roll_all(model: PolicyModel, codec: ChatCodec, *, greedy: bool) -> Tur
     """What is sampled in one Challenger rollout for every source, all at once."""
     context, sources = make_context()
     recorder = _Recorder(model)
-    policy_format = policy_format_for(context, codec, Role.CHALLENGER, model.identity, greedy=greedy)
+    policy_format = context.policy_format(codec, Role.CHALLENGER, model.identity, greedy=greedy)
     rollouts = await asyncio.gather(
         *(
             context.sample_rollout(
@@ -102,7 +102,7 @@ async def roll_all(model: PolicyModel, codec: ChatCodec, *, greedy: bool) -> Tur
 def main(folder: Path) -> None:
     from vllm import LLM
 
-    from scope_selfplay.inference.stepped_engine import SteppedEngine
+    from scope_selfplay.inference.stepped import SteppedEngine
 
     llm = LLM(
         model=str(folder),

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_model_answers import read_lines
-from scope_selfplay.dialects import dialect
+from scope_selfplay.base.values import Passage
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.prompts import PromptRole, load_pack
-from scope_selfplay.schemas import Passage
-from scope_selfplay.search import show_passages
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.search.searcher import show_passages
 
 PACK = load_pack(Path(__file__).resolve().parents[2] / "prompts" / "embedded")
 _FAMILY = dialect("qwen2.5")

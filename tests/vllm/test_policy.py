@@ -10,16 +10,15 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.engines import check_served
-from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference import Generate
+from scope_selfplay.base.errors import InferenceError
+from scope_selfplay.base.sampling import Generate
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
-from scope_selfplay.store.weights import Policy
-from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
-from scope_selfplay.wire.replicas import ReplicatedClient
+from scope_selfplay.inference.served import ServedModel, ask_what_is_served
+from scope_selfplay.net.client import Client, RetryPolicy
+from scope_selfplay.run.engines import check_served
+from scope_selfplay.store.folder import Policy
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving
 from tests.vllm.episodes import MAX_LENGTH, Turns, roll_all
 
@@ -61,15 +60,14 @@ def _check_equal(found: Turns, expected: Turns) -> None:
 
 
 async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: str, codec: ChatCodec) -> None:
-    root = policy_server.removesuffix("/v1")
-    async with JsonClient(policy_server) as client, JsonClient(root) as outer:
-        served = await ask_what_is_served(client, outer, None)
+    async with Client(policy_server) as client:
+        served = await ask_what_is_served(client, None)
     assert served.weights is None and served.root == str(POLICY) and served.max_length == 1024
     remark = check_served(served, Policy("S_0", POLICY), policy_server)
     assert "trusted by its model's folder" in (remark or "")
 
     model = ServedModel(
-        lambda: ReplicatedClient([JsonClient(policy_server, retry_policy=RETRY_POLICY)]),
+        lambda: Client(policy_server, retry_policy=RETRY_POLICY),
         served,
         codec,
         identity="S_0",

@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig
-from scope_selfplay.config.judge import JudgeRole
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge import Style
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.schemas import Criterion, Fault, Finish
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Criterion, Fault, Finish
+from scope_selfplay.config.judge import CallConfig, EndpointConfig, JudgeConfig, JudgeRole
+from scope_selfplay.judge.endpoint import with_models
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Style
+from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
+from scope_selfplay.prompts.folder import load_pack
 from tests.judges import CRITERION, REPOSITORY, TASK, rollout
 from tests.unit.k8s.test_monitoring import asked
 from tests.vllm.conftest import MODEL, metric_names, read_metric
@@ -25,9 +23,7 @@ from tests.vllm.conftest import MODEL, metric_names, read_metric
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 SECONDS = 300.0
-SHORT = {
-    name: CallConfig(max_tokens=24) for name in ("gate_call", "rubric_call", "grade_call", "compare_call")
-}
+SHORT = {"calls": dict.fromkeys(JudgeRole, CallConfig(max_tokens=24))}
 
 
 @pytest.fixture
@@ -51,9 +47,7 @@ async def _judge(engine: str, **settings: object) -> ModelJudge:
 
 
 async def test_a_chat_completion_is_counted_and_cut_at_its_tokens(client: ChatClient) -> None:
-    reply = await client.complete(
-        ChatRequest("Say something.", max_tokens=8, temperature=1.0), seconds=SECONDS
-    )
+    reply = await client.complete(ChatRequest("Say something.", max_tokens=8, temperature=1.0))
 
     assert reply.finish is Finish.LENGTH and reply.tokens_out == 8
     assert 5 < reply.tokens_in < 50 and reply.text
@@ -62,8 +56,7 @@ async def test_a_chat_completion_is_counted_and_cut_at_its_tokens(client: ChatCl
 async def test_a_seed_repeats_its_completion(client: ChatClient) -> None:
     request = ChatRequest("Say something.", max_tokens=12, temperature=1.0, seed=7)
     first, second, other = [
-        (await client.complete(each, seconds=SECONDS)).text
-        for each in (request, request, request._replace(seed=8))
+        (await client.complete(each)).text for each in (request, request, request._replace(seed=8))
     ]
 
     assert first == second != other
@@ -74,7 +67,7 @@ async def test_one_constrained_token_has_the_odds_of_every_choice(
     client: ChatClient, choices: tuple[str, ...]
 ) -> None:
     request = ChatRequest("Which one?", max_tokens=1, choices=choices)
-    reply = await client.complete(request, seconds=SECONDS)
+    reply = await client.complete(request)
 
     assert reply.text in choices and reply.tokens_out == 1
     assert set(choices) <= set(reply.odds), "the engine's log-probabilities are those of the allowed tokens"
@@ -84,39 +77,40 @@ async def test_one_constrained_token_has_the_odds_of_every_choice(
 
 async def test_a_pattern_is_kept_to(client: ChatClient) -> None:
     pattern = r"<score>[01]</score>"
-    reply = await client.complete(ChatRequest("Score it.", 64, 1.0, pattern=pattern), seconds=SECONDS)
+    reply = await client.complete(ChatRequest("Score it.", 64, 1.0, pattern=pattern))
 
     assert re.fullmatch(pattern, reply.text)
 
 
 async def test_what_the_engine_refuses_has_its_type(engine: str, client: ChatClient) -> None:
     with pytest.raises(ChatFault) as raised:
-        await client.complete(ChatRequest("word " * 9000, max_tokens=8), seconds=SECONDS)
+        await client.complete(ChatRequest("word " * 9000, max_tokens=8))
     assert raised.value.fault is Fault.REFUSED
     async with ChatClient(engine, model="another") as stranger:
         with pytest.raises(ConfigError, match="another"):
-            await stranger.complete(ChatRequest("Hello.", max_tokens=1), seconds=SECONDS)
+            await stranger.complete(ChatRequest("Hello.", max_tokens=1))
 
 
 async def test_a_judge_of_one_token_gives_probabilities(engine: str) -> None:
     judge = await _judge(engine, verdict="token")
     grade, gate, pair, scores = await asyncio.gather(
-        judge.grade(TASK, CRITERION, "Because of floods.", key=(0,)),
-        judge.gate(Gate.ENTITY, TASK, None),
-        judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE),
-        judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES),
+        judge.ask(GradeQuestion(TASK, CRITERION, "Because of floods.")),
+        judge.ask(GateQuestion(TASK, Gate.ENTITY, None)),
+        judge.ask(PairQuestion(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)),
+        judge.ask(PairQuestion(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)),
     )
 
     for verdict in (grade, gate):
-        assert verdict.value is not None and verdict.tokens_out == 1
-        assert verdict.probability is not None and (verdict.probability > 0.5) is verdict.value
-    assert pair.outcome is not None and math.isclose(sum(pair.outcome), 1.0)
-    assert scores.outcome is not None and all(0 <= each <= 10 for each in scores.outcome)
+        assert verdict.value is not None and verdict.verdict.tokens_out == 1
+        likely = verdict.verdict.probability
+        assert likely is not None and (likely > 0.5) is verdict.value
+    assert pair.value is not None and math.isclose(sum(pair.value), 1.0)
+    assert scores.value is not None and all(0 <= each <= 10 for each in scores.value)
 
 
 async def test_a_random_model_that_writes_is_unreadable_and_nothing_else(engine: str) -> None:
     judge = await _judge(engine)
-    verdict = await judge.grade(TASK, CRITERION, "Because of floods.", key=(0,))
+    verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, "Because of floods."))).verdict
 
     assert (verdict.value, verdict.fault, verdict.attempts) == (None, Fault.UNREADABLE, 3)
 
@@ -127,7 +121,7 @@ async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engin
     before = [read_metric(engine, name) for name in names]
     answer = "The dam was built because floods had destroyed the lower town in two springs. " * 8
     criteria = [Criterion(text=f"Identifies cause number {n} of the floods.") for n in range(4)]
-    await asyncio.gather(*(judge.grade(TASK, criterion, answer, key=(0,)) for criterion in criteria))
+    await asyncio.gather(*(judge.ask(GradeQuestion(TASK, criterion, answer)) for criterion in criteria))
     asked, hit = (read_metric(engine, name) - old for name, old in zip(names, before, strict=True))
 
     assert asked > 0
@@ -142,7 +136,7 @@ async def test_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> Non
     assert context == 4096
     request = ChatRequest("Which one?", max_tokens=16_384, temperature=1.0, pattern="yes|no")
     async with ChatClient(engine, model=MODEL, context=context) as client:
-        assert (await client.complete(request, seconds=SECONDS)).text in ("yes", "no")
+        assert (await client.complete(request)).text in ("yes", "no")
 
 
 def test_the_engine_exports_what_the_dashboard_shows(engine: str) -> None:

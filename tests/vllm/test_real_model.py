@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra")
 
 from benchmarks.real_model_answers import answers_of, read_lines
-from scope_selfplay.config import load_config
-from scope_selfplay.engines import samples_exactly
-from scope_selfplay.inference import Generate, Message
+from scope_selfplay.base.sampling import Generate, Message
+from scope_selfplay.base.values import Finish
+from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.schemas import Finish
+from scope_selfplay.run.engines import samples_exactly
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 START, END = 1, 2

@@ -13,27 +13,24 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.counting import FaultCounts
-from scope_selfplay.benchmarking.contestants import Contestant
-from scope_selfplay.benchmarking.embedded_depths import embedded_benchmark
-from scope_selfplay.benchmarking.evaluating import Evaluation
-from scope_selfplay.benchmarking.records import EvaluationFolder
-from scope_selfplay.benchmarking.setting import Answering, EvaluationSetting, setting_of
-from scope_selfplay.config import load_config
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat
-from scope_selfplay.evaluation.benchmark import Decoding
-from scope_selfplay.inference import ScriptedModel
-from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.run_key import KEY_FILE
-from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.keys import rng_from
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.run import Run
-from scope_selfplay.run_directory import with_judge_prompts
-from scope_selfplay.schemas import Role
-from scope_selfplay.store import RunFolder
+from scope_selfplay.base.sampling import ScriptedModel
+from scope_selfplay.base.values import Role, rng_from
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.evaluation.benchmarks import Decoding, embedded_benchmark
+from scope_selfplay.evaluation.contestants import Contestant, placed
+from scope_selfplay.evaluation.evaluate import Evaluation
+from scope_selfplay.evaluation.folder import EvaluationFolder
+from scope_selfplay.judge.model import KEY_FILE
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.policy.conversation import PolicyFormat
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.run.begin import with_judge_prompts
+from scope_selfplay.run.run import Run
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.loop.test_run import in_child
 from tests.integration.serving.threads import in_thread
@@ -50,10 +47,10 @@ SETTINGS = (
 WORDS = "heron otter saffron Mell Rill".split()
 
 
-class Scripted(EvaluationSetting):
+class Scripted(Evaluation):
     """Two checkpoints that answer a word or two, by chance."""
 
-    def answering(self, contestant: Contestant) -> Answering:
+    def solver(self, contestant: Contestant) -> Player:
         def script(prompt: str, key: Any) -> str:
             rng = rng_from(*key)
             facts = [f"Its {rng.choice(('emblem', 'river'))} is the {rng.choice(WORDS)}." for _ in range(2)]
@@ -61,8 +58,8 @@ class Scripted(EvaluationSetting):
 
         codec: Any = WordCodec()
         engine = ScriptedModel(codec, script, identity=contestant.name)
-        limits = self.run.context.limits(Role.SOLVER)
-        return Answering(engine, PolicyFormat(codec, dialect("qwen2.5"), contestant.name, limits))
+        limits = self.place.context.limits(Role.SOLVER)
+        return Player(engine, PolicyFormat(codec, dialect("qwen2.5"), contestant.name, limits))
 
 
 def evaluation_of(out: Path, judge: str) -> Evaluation:
@@ -71,11 +68,9 @@ def evaluation_of(out: Path, judge: str) -> Evaluation:
     pack = with_judge_prompts(load_pack(pack_path("embedded")), config.judge)
     run = Run(config, RunFolder(out.parent / "run"), pack)
     loaded = embedded_benchmark(documents, seed=0, count=8)
-    setting = setting_of(run, loaded, Decoding(samples=2, temperature=1.0))
+    place, asked = placed(run, loaded, Decoding(samples=2, temperature=1.0))
     contestants = [Contestant("one"), Contestant("other")]
-    return Evaluation(
-        Scripted(setting.run, setting.loaded), contestants, EvaluationFolder(out), pairwise=True
-    )
+    return Scripted(place, asked, contestants, EvaluationFolder(out), pairwise=True)
 
 
 def evaluate_in_process(out: Path, judge: str, kill_before: int | None) -> None:

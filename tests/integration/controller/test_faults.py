@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.worlds import World
 

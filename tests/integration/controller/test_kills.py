@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 from tests.unit.controller.worlds import World
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.counting import FaultCounts, points
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.plan_parts import steps_of
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.parts import steps_of
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.worlds import World
 

@@ -4,111 +4,79 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import NoReply
+from scope_selfplay.driver.api import NoReply
+from tests.integration.controller.loopback import Reply, Seen, loopback
 
 pytestmark = pytest.mark.integration
 kubernetes = pytest.importorskip("kubernetes", reason="needs the extra k8s")
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
+class Server:
+    """What it was sent; its reply may be changed, and held back."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.seen: list[dict[str, Any]] = []
-        self.status = 200
-        self.headers: dict[str, str] = {}
-        self.body = b"{}"
+        self.reply = Reply()
         self.answers = threading.Event()
         self.answers.set()
+        self.port = 0
+        self.seen: list[Seen] = []
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        self.server.seen.append(
-            {
-                "method": self.command,
-                "path": self.path,
-                "type": self.headers.get("Content-Type"),
-                "authorization": self.headers.get("Authorization"),
-                "body": self.rfile.read(length),
-            }
-        )
-        self.server.answers.wait(60)
-        self.send_response(self.server.status)
-        for name, value in self.server.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def answer(self, method: str) -> Reply:
+        self.answers.wait(60)
+        return self.reply
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with loopback(server.answer) as (server.port, server.seen):
+        yield server
 
 
 def _transport(port: int) -> Any:
-    from scope_selfplay.controller.cluster import KubernetesTransport
+    from scope_selfplay.driver.api import KubernetesTransport
 
     settings = kubernetes.client.Configuration(host=f"http://127.0.0.1:{port}")
     settings.api_key = {"authorization": "Bearer secret"}
     return KubernetesTransport(settings, "ml")
 
 
-def _send(server_port: int, method: str = "GET", timeout: float = 5.0, **rest: Any) -> Any:
+def _send(port: int, method: str = "GET", timeout: float = 5.0, **rest: Any) -> Any:
     settings = {"query": {}, "body": None, **rest}
-    return _transport(server_port).send(method, "/api/v1/namespaces/ml/pods", timeout=timeout, **settings)
+    return _transport(port).send(method, "/api/v1/namespaces/ml/pods", timeout=timeout, **settings)
 
 
 def test_an_apply_is_sent_as_one_and_fields_that_no_model_knows_stay(server: Server) -> None:
     body = {"metadata": {"name": "x"}, "spec": {"invented": {"deep": [1]}}}
-    reply = _send(server.server_port, "PATCH", body=body, query={"force": "true"})
+    reply = _send(server.port, "PATCH", body=body, query={"force": "true"})
     (seen,) = server.seen
-    assert (reply.status, seen["method"], seen["path"]) == (
-        200,
-        "PATCH",
-        "/api/v1/namespaces/ml/pods?force=true",
-    )
-    assert seen["type"] == "application/apply-patch+yaml"
-    assert seen["authorization"] == "Bearer secret"
-    assert json.loads(seen["body"]) == body
+    assert (reply.status, seen.method, seen.path) == (200, "PATCH", "/api/v1/namespaces/ml/pods?force=true")
+    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert seen.headers["Authorization"] == "Bearer secret"
+    assert json.loads(seen.body) == body
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 429, 500, 503])
 def test_every_status_comes_back_once_and_nothing_is_retried(server: Server, status: int) -> None:
-    server.status, server.headers, server.body = status, {"Retry-After": "7"}, b'{"message": "no"}'
-    reply = _send(server.server_port)
+    server.reply = Reply(b'{"message": "no"}', status, (("Retry-After", "7"),))
+    reply = _send(server.port)
     assert (reply.status, reply.headers["retry-after"], reply.body) == (status, "7", {"message": "no"})
     assert len(server.seen) == 1
 
 
 def test_a_reply_that_is_not_json_becomes_a_message(server: Server) -> None:
-    server.status, server.body = 502, b"<html>bad gateway</html>"
-    assert _send(server.server_port).body == {"message": "<html>bad gateway</html>"}
+    server.reply = Reply(b"<html>bad gateway</html>", 502)
+    assert _send(server.port).body == {"message": "<html>bad gateway</html>"}
 
 
 def test_a_server_that_does_not_answer_is_given_up_in_time(server: Server) -> None:
     server.answers.clear()
     with pytest.raises(NoReply):
-        _send(server.server_port, "POST", timeout=1.0, body={})
+        _send(server.port, "POST", timeout=1.0, body={})
     server.answers.set()
     assert len(server.seen) == 1
 
@@ -122,17 +90,17 @@ def test_a_refused_connection_raises_no_reply() -> None:
 
 
 def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server) -> None:
-    server.body = b'{"type": "ADDED"}\n{"type": "DELETED"}\n'
-    watch = _transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0)
+    server.reply = Reply(b'{"type": "ADDED"}\n{"type": "DELETED"}\n')
+    watch = _transport(server.port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0)
     assert [change["type"] for change in watch] == ["ADDED", "DELETED"]
-    server.status = 410
+    server.reply = Reply(status=410)
     with pytest.raises(NoReply, match="410"):
-        list(_transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0))
+        list(_transport(server.port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0))
 
 
 def test_without_a_cluster_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    from scope_selfplay.controller.cluster import connect
-    from scope_selfplay.errors import ConfigError
+    from scope_selfplay.base.errors import ConfigError
+    from scope_selfplay.driver.api import connect
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))

@@ -31,19 +31,14 @@ run_job(main, "waits")
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A folder that looks like a model; no weights are loaded before a stage's turn."""
-    return write_model(tmp_path / "model")
-
-
-@pytest.fixture
-def config(tmp_path: Path, model: Path) -> Path:
+def config(tmp_path: Path) -> Path:
+    """Its model looks like one; no weights are loaded before a stage's turn."""
     file = tmp_path / "run.yaml"
     settings = {
         "name": "tiny",
         "domain": "embedded",
         "iterations": 1,
-        "model": {"path": str(model)},
+        "model": {"path": str(write_model(tmp_path / "model"))},
         "corpus": {"embedded_articles": 16, "embedded_held_out": 16},
     }
     file.write_text(json.dumps(settings))

@@ -16,15 +16,16 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
 from jobs.launch import TrainingNode, rank_environments, sharding_environment
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.maths.cli import RUN_FILE
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Rollout
-from scope_selfplay.stages import compare, make_held_out
-from scope_selfplay.store import Stage, read_manifest, read_records
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Rollout
+from scope_selfplay.config.load import load_config
+from scope_selfplay.rewards.problems import RUN_FILE
+from scope_selfplay.run.run import open_run
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import Stage, read_manifest
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -33,7 +34,7 @@ REPOSITORY = Path(__file__).parents[3]
 SETTINGS = """
     name=sums iterations=1 seed=1 model.slots=16 solver.steps=3 solver.batch=2 solver.group_size=4
     solver.learning_rate=1e-2 solver.max_prompt=900 solver.max_response=60
-    solver.save_every=1 model.max_length=1000 compare.resamples=100
+    solver.save_every=1 model.max_length=1000
 """
 
 
@@ -48,7 +49,7 @@ class Training:
         given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
         config = load_config(RUN_FILE, [*SETTINGS.split(), *given])
         run = open_run(config, root / "runs", Progress())
-        make_held_out(run)
+        make_tasks(run, 0)
         compare(run, 0)
         self.folder = run.folder.stage(1, Stage.SOLVER)
         self._config = root / "run.yaml"

@@ -18,10 +18,12 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger
-from scope_selfplay.store import RunFolder, Stage, read_manifest
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.run.run import open_run
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.stages.train import train_challenger
+from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from tests.integration.loop.test_run import config_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -82,7 +84,7 @@ def lines_below(folder: Path, pattern: str) -> int:
 def alone(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The same stages in one process, one worker, undisturbed."""
     run = open_run(config_of(speaking_policy, *CHANGES), tmp_path_factory.mktemp("alone"), Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     compare(run, 0)
     train_challenger(run, 1)
     make_tasks(run, 1)

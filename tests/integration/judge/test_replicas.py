@@ -1,7 +1,6 @@
 """A judge in several replicas: a task's prompts stay together, and a replica that dies makes no verdict wrong."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,29 +8,22 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.endpoint import CANARY
-from scope_selfplay.judge.endpoint_pool import ask_endpoints, with_models
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Fault, Verdict
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Fault, Verdict
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.judge.endpoint import ask_endpoints, with_models
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import GradeQuestion
+from scope_selfplay.net.chat import CANARY
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind, FaultPlan
-from tests.judges import CRITERION, TASK, always
+from tests.judges import CRITERION, TASK, always, sound
 
 pytestmark = pytest.mark.integration
 
 TASKS = [TASK.model_copy(update={"text": f"Why was dam number {number} built?"}) for number in range(24)]
 ANSWERS = ["Because of floods.", "For power.", "For ships.", "Nobody knows."]
-SWIFT = {"silence": 0.25, "canary": 0.25, "call": 5.0, "outage": 2.0, "failures": 8}
-
-
-def sound(request: ServedRequest) -> ServedReply:
-    """A judge whose verdict follows from the prompt alone."""
-    digit = hashlib.sha256(request.prompt.encode()).digest()[0] & 1
-    return ServedReply(f"<think>so</think><score>{digit}</score>")
 
 
 class AnswersCanariesAlone(FaultPlan):
@@ -40,10 +32,9 @@ class AnswersCanariesAlone(FaultPlan):
 
 
 def config_of(urls: Sequence[str], **settings: Any) -> JudgeConfig:
-    endpoint = {"base_url": urls[0], "replicas": urls[1:], "model": FAKE_MODEL}
-    patience = {**SWIFT, **settings.pop("patience", {})}
+    endpoint = {"base_url": urls, "model": FAKE_MODEL}
     return JudgeConfig.model_validate(
-        {"kind": "model", "endpoint": endpoint, "patience": patience, "concurrency": 8, **settings}
+        {"kind": "model", "endpoint": endpoint, "patience": 5.0, "concurrency": 8, **settings}
     )
 
 
@@ -58,8 +49,8 @@ async def judge_of(pack: Pack, fakes: Sequence[FakeServer], **settings: Any) -> 
 
 
 async def grade_all(judge: ModelJudge) -> list[Verdict]:
-    asked = [(task, answer) for answer in ANSWERS for task in TASKS]
-    return list(await asyncio.gather(*(judge.grade(task, CRITERION, text, key=(0,)) for task, text in asked)))
+    asked = [GradeQuestion(task, CRITERION, answer) for answer in ANSWERS for task in TASKS]
+    return [reply.verdict for reply in await asyncio.gather(*map(judge.ask, asked))]
 
 
 def tasks_of(fake: FakeServer) -> set[str]:
@@ -100,24 +91,9 @@ async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
     assert len(asked) == len(set(asked)), "no judgement is paid for twice by the replica that lives"
 
 
-async def test_one_that_comes_back_gets_its_tasks_again(pack: Pack) -> None:
-    fakes = [FakeServer(sound) for _ in range(2)]
-    async with judge_of(pack, fakes) as judge:
-        for fake in fakes:
-            fake.fault = FaultKind.RESET
-        grading = asyncio.create_task(grade_all(judge))
-        while not all(fake.injected.total() >= 8 for fake in fakes):
-            await asyncio.sleep(0.01)
-        for fake in fakes:
-            fake.fault = None
-        assert all(verdict.value is not None for verdict in await grading)
-        both = [tasks_of(fake) for fake in fakes]
-    assert all(both)
-
-
 async def timed_grade(judge: ModelJudge, answer: str) -> tuple[Verdict, float]:
     began = time.monotonic()
-    verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
+    verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, answer))).verdict
     return verdict, time.monotonic() - began
 
 
@@ -126,11 +102,12 @@ async def test_an_outage_that_lasts_is_waited_for_once(pack: Pack, replicas: int
     fakes = [FakeServer(sound) for _ in range(replicas)]
     for fake in fakes:
         fake.fault = FaultKind.RESET
-    patience = {"outage": 1.0, "failures": 1}
-    async with judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge:
-        verdict, seconds = await timed_grade(judge, ANSWERS[0])
-        assert verdict.fault is Fault.UNAVAILABLE and "down for more than 1 s" in verdict.reasoning
-        assert 0.9 < seconds < 2.5
+    async with judge_of(pack, fakes, patience=1.0, failure_budget=1.0) as judge:
+        began = time.monotonic()
+        verdicts = await grade_all(judge)
+        assert {verdict.fault for verdict in verdicts} == {Fault.UNAVAILABLE}
+        assert any("down for more than 1 s" in verdict.reasoning for verdict in verdicts)
+        assert 0.9 < time.monotonic() - began < 3
         for answer in ANSWERS[1:]:
             verdict, seconds = await timed_grade(judge, answer)
             assert verdict.fault is Fault.UNAVAILABLE and seconds < 0.5
@@ -140,9 +117,8 @@ async def test_one_that_comes_back_after_all_were_given_up_judges_again(pack: Pa
     fakes = [FakeServer(sound) for _ in range(2)]
     for fake in fakes:
         fake.fault = FaultKind.RESET
-    patience = {"outage": 0.5, "failures": 1}
-    async with judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge:
-        assert (await timed_grade(judge, ANSWERS[0]))[0].fault is Fault.UNAVAILABLE
+    async with judge_of(pack, fakes, patience=0.5, failure_budget=1.0) as judge:
+        assert {verdict.fault for verdict in await grade_all(judge)} == {Fault.UNAVAILABLE}
         fakes[1].fault = None
         async with asyncio.timeout(10.0):
             while (await timed_grade(judge, ANSWERS[0]))[0].value is None:
@@ -153,13 +129,16 @@ async def test_one_that_comes_back_after_all_were_given_up_judges_again(pack: Pa
 async def test_an_outage_of_all_is_counted_from_when_the_last_went_down(pack: Pack) -> None:
     fakes = [FakeServer(sound) for _ in range(2)]
     fakes[0].fault = FaultKind.RESET
-    async with judge_of(pack, fakes, patience={"outage": 1.0, "failures": 1}, failure_budget=1.0) as judge:
+    async with judge_of(pack, fakes, patience=1.0, failure_budget=1.0) as judge:
         await grade_all(judge)
         assert fakes[0].injected
         await asyncio.sleep(1.2)
         fakes[1].fault = FaultKind.RESET
-        verdict, seconds = await timed_grade(judge, ANSWERS[0])
-    assert verdict.fault is Fault.UNAVAILABLE and 0.9 < seconds < 2.5
+        began = time.monotonic()
+        verdicts = await grade_all(judge)
+    assert {verdict.fault for verdict in verdicts} == {
+        Fault.UNAVAILABLE
+    } and 0.9 < time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -167,9 +146,8 @@ async def test_calls_that_no_replica_survives_end_although_canaries_are_answered
     pack: Pack, replicas: int
 ) -> None:
     fakes = [FakeServer(sound, plan=AnswersCanariesAlone()) for _ in range(replicas)]
-    patience = {"outage": 5.0, "failures": 1, "retries": 1}
     async with (
-        judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge,
+        judge_of(pack, fakes, retries=1, failure_budget=1.0) as judge,
         asyncio.timeout(10.0),
     ):
         verdict, _ = await timed_grade(judge, ANSWERS[0])
@@ -187,6 +165,6 @@ async def test_replicas_serve_the_same_model_and_each_is_asked_for_a_token_at_th
     other = FakeServer(always("1"), model="other")
     async with fakes[0].serving() as first, other.serving() as second:
         config = config_of([first, second])
-        unnamed = EndpointConfig(base_url=first, replicas=(second,))
-        with pytest.raises(ConfigError, match=r"serves other, .* fake; replicas serve the same"):
+        unnamed = EndpointConfig(base_url=(first, second))
+        with pytest.raises(ConfigError, match=r"serves other, .* fake; servers of one judge serve the same"):
             await with_models(config.model_copy(update={"endpoint": unnamed}))

@@ -1,27 +1,28 @@
 """A stage of the embedded run with its judge behind an endpoint: the same tasks, with faults and without."""
 
-import asyncio
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.errors import ExitCode, JudgeError
-from scope_selfplay.inference.chat_server import Responder, ServedReply
-from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.progress import LineProgress, Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
-from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.judge_checks import CanaryVerdict, read_canaries
+from scope_selfplay.base.errors import ExitCode, JudgeError
+from scope_selfplay.base.terminal import LineProgress, Progress
+from scope_selfplay.base.values import Candidate, CandidateStatus, Reason
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.judge.checks import CanaryVerdict, read_canaries
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.net.serve import Responder, ServedReply
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
+from tests.integration.serving.threads import in_thread
 from tests.judges import REPOSITORY
 
 pytestmark = pytest.mark.integration
@@ -54,31 +55,15 @@ def _served(plan: FaultPlan, reply: Responder | None = None) -> Iterator[tuple[F
     fake = FakeServer(
         reply or (lambda request: lexical_reply(judge, request)), plan=plan, model=judge.identity
     )
-    started, done = threading.Event(), threading.Event()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with fake.serving() as url:
-            urls.append(url)
-            started.set()
-            while not done.is_set():
-                await asyncio.sleep(0.02)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(30)
-    try:
-        yield fake, urls[0]
-    finally:
-        done.set()
-        thread.join()
+    with in_thread(fake.serving()) as url:
+        yield fake, url
 
 
 def _held_out(config: RunConfig, root: Path, progress: Progress | None = None) -> tuple[Run, list[Candidate]]:
-    from scope_selfplay.stages import make_held_out
+    from scope_selfplay.stages.tasks import make_tasks
 
     run = open_run(config, root, progress or Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     return run, read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
 
 
@@ -103,7 +88,9 @@ def test_two_settings_give_the_same_tasks_and_a_second_run_pays_nothing(
         config = _config(*settings, f"judge.endpoint.base_url={url}")
         run, candidates = _held_out(config, tmp_path / "first")
         assert [_what_counts(each) for each in candidates] == undisturbed
-        assert (run.folder.stage(0, Stage.TASKS).path / "judge_usage.json").is_file()
+        assert json.loads((run.folder.stage(0, Stage.TASKS).path / "judge.json").read_text())["roles"][
+            "rubric"
+        ]
         paid = len(fake.requests)
         _, candidates = _held_out(config, tmp_path / "second")
         assert [_what_counts(each) for each in candidates] == undisturbed
@@ -141,6 +128,7 @@ def test_a_judge_of_garbage_stops_the_stage_and_the_same_command_goes_on(
     verdicts = [verdict for each in candidates for verdict in each.gates.values()]
     unread = sum(verdict.value is None for verdict in verdicts)
     account = json.loads((run.folder.stage(0, Stage.TASKS).path / "judge.json").read_text())
+    assert {"gate_entity", "gate_source"} <= account.pop("roles").keys()
     assert account == {"calls": len(verdicts), "unreadable": unread, "failed": unread}
 
 

@@ -2,32 +2,28 @@
 
 import copy
 import importlib
-import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.controller.manifests import Component
-from scope_selfplay.controller.servers import is_vllm
-from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
-from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of, unpacked
-from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.prepare import prepare_parts
-from scope_selfplay.k8s.render import components_of, packs_needed, run_folder
-from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered
+from scope_selfplay.cluster.check import check_folder, config_of, packs_of, schema_problems
+from scope_selfplay.cluster.check_pods import reference_problems
+from scope_selfplay.cluster.folder import RunFolderLayout, components_of, packs_needed, run_folder
+from scope_selfplay.cluster.objects import Pods, allows, planned_objects, pods_of
+from scope_selfplay.cluster.pods import Component
+from scope_selfplay.cluster.servers import is_vllm
+from scope_selfplay.config.load import load_config
+from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered, with_components
 from tests.unit.k8s.test_monitoring import asked, series_of
 from tests.unit.k8s.test_tool_servers import FLIGHTS
 
 pytestmark = pytest.mark.integration
 
 COMPONENTS = sorted(each.parent.name for each in REPOSITORY.glob("k8s/components/*/kustomization.yaml"))
-
-
-PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/*/kustomization.yaml"))
+ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
+PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))
 
 
 def name(folder: Path) -> str:
@@ -40,12 +36,13 @@ def place(folder: Path) -> str:
 
 @pytest.mark.parametrize("folder", PREPARED, ids=place)
 def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) -> None:
-    run, prepared = rendered(folder.parents[1]), rendered(folder)
-    config = config_of(run, folder.parents[1])
+    top = folder.parents[1] if folder.name == "warm-start" else folder.parent
+    run, prepared = rendered(top), rendered(folder)
+    config = config_of(run, top)
     # As docs/kubernetes.md has it: the shared folder first, then this one, and nothing else of the run.
-    objects = [*rendered(folder.parents[1] / "shared"), *prepared]
+    objects = [*rendered(top / "shared"), *prepared]
     unused = ("podSelector", "rule matches no pods")
-    broken = [each.message for each in reference_problems(objects)]
+    broken = [each.what for each in reference_problems(objects)]
     assert [each for each in broken if not any(part in each for part in unused)] == []
     written = {}
     for pods in pods_of(prepared):
@@ -57,10 +54,12 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
         # Parsed by the job itself: an option that it does not have, or one that is missing, is an error.
         owner = pods.owner.replace(f"/{config.name}-", "/")
         written[owner] = module.main.make_context(owner, list(container["args"])).params
-    if folder.name == "models":
+    if folder.name == "prepare":
         warm_start = config.cluster.prepare.warm_start
         base = config.model.path if warm_start is None else warm_start.start
         assert str(written["Job/fetch-model"]["folder"]) == base
+        if "Job/fetch-corpus" in written:
+            assert str(written["Job/fetch-corpus"]["file"]) == config.corpus.path
         if is_vllm(config, Component.JUDGE) and config.cluster.judge.model != config.model.path:
             assert str(written["Job/fetch-judge"]["folder"]) == config.cluster.judge.model
     elif folder.name == "warm-start":
@@ -72,15 +71,11 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
         (container,) = pod.containers
         assert {"name": "SCOPE_PROCESSES", "value": str(settings.gpus)} in container["env"]
         assert container["resources"]["limits"][config.cluster.gpu_resource] == str(settings.gpus)
-    elif folder.name == "files":
-        assert str(written["Job/fetch-corpus"]["file"]) == config.corpus.path
-    elif folder.name == "index":
-        build = written["Job/build-index"]
+    if build := written.get("Job/build-index"):
         assert str(build["index"]) == config.cluster.retriever.index
         assert str(build["source"]) == config.corpus.path
         encoder = build["options"][build["options"].index("--encoder") + 1]
-        models = rendered(folder.parent / "models")
-        assert encoder in [word for pods in pods_of(models) for word in pods.containers[0]["args"]]
+        assert encoder in [word for pods in pods_of(prepared) for word in pods.containers[0]["args"]]
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(prepared) == []
 
@@ -92,8 +87,7 @@ OUTSIDE = Pods("Pod/elsewhere", {}, {"containers": []})
 @pytest.mark.parametrize("run", [each for each in RUNS if each.name != "tiny"], ids=name)
 def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_cluster(run: Path) -> None:
     """Before the run itself is applied: its own policies may not be needed, nor missed."""
-    parts = prepare_parts(config_of(rendered(run), run))
-    folders = ["shared", *(f"prepare/{part}" for part in parts)]
+    folders = ["shared", *(part for part in ("prepare", "prepare/warm-start") if (run / part).is_dir())]
     objects = [each for folder in folders for each in rendered(run / folder)]
     policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     ways = {
@@ -108,7 +102,11 @@ def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_clust
     name = config_of(rendered(run), run).name
     fetched = {owner for owner in ways if owner.startswith(f"Job/{name}-fetch-")}
     # A run whose tasks are maths searches nothing.
-    indexed = {f"Job/{name}-fetch-encoder", f"Job/{name}-build-index"} if "index" in parts else set()
+    indexed = (
+        {f"Job/{name}-fetch-encoder", f"Job/{name}-build-index"}
+        if any("index" in owner for owner in ways)
+        else set()
+    )
     assert {f"Job/{name}-fetch-model", *indexed} <= set(ways)
     assert ways == {owner: hub if owner in fetched else [] for owner in ways}
 
@@ -168,23 +166,13 @@ def test_an_iteration_is_the_run_with_another_controller(folder: Path) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
-    config = load_config(REPOSITORY / "k8s/runs/one-gpu/setup/run.yaml")
-    for part in ("k8s/base", "k8s/components", "k8s/shared", "prompts"):
-        shutil.copytree(REPOSITORY / part, tmp_path / part)
-    packs = packs_needed(config)
-    folder = tmp_path / "k8s" / "runs" / "one-gpu"
-    text = (REPOSITORY / "k8s/runs/one-gpu/setup/run.yaml").read_text()
-    for file, content in run_folder(
-        config, text, RunFolderLayout(packs=packs, components=[component])
-    ).items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(content)
+    folder = with_components(tmp_path, ONE_GPU, component)
     objects = applied(folder)
-    plain = applied(REPOSITORY / "k8s/runs/one-gpu")
-    assert objects != plain
+    assert objects != applied(ONE_GPU)
     # The pods that it lets trainers and workers through to are the user's.
     own = FLIGHTS if component == "tool-servers" else []
-    everything = unpacked([*objects, *planned_objects(config_of(objects, folder), packs), *own])
+    config = config_of(objects, folder)
+    everything = [*objects, *planned_objects(config, packs_needed(config)), *own]
     assert reference_problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []
@@ -219,7 +207,7 @@ def test_every_component_and_folder_of_a_run_is_in_the_docs() -> None:
 
 
 def test_the_dashboard_shows_what_a_policys_server_exports() -> None:
-    from scope_selfplay.model_server.app import ModelMetrics
+    from scope_selfplay.inference.server import ModelMetrics
 
     shown = {name for name in asked() if name.startswith("scope_model_")}
     assert shown and shown <= set(series_of(ModelMetrics().registry.collect()))

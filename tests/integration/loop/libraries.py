@@ -2,6 +2,6 @@
 
 import trl
 
-import scope_selfplay.local
+import scope_selfplay.driver.local
 
-assert trl.GRPOTrainer and scope_selfplay.local
+assert trl.GRPOTrainer and scope_selfplay.driver.local

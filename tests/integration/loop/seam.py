@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import ModelConfig, SolverConfig
+from scope_selfplay.config.run import ModelConfig
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.measures import Total
-from scope_selfplay.store import StageFolder
+from scope_selfplay.rewards.measures import Total
+from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -77,6 +79,17 @@ def sampler_of(score: Score, asked: list[tuple[list[str], int]] | None = None) -
     return sample_step
 
 
+def by_member(record: str, member: int, step: int) -> RewardedRollout:
+    """Rows that differ by record, member and step; the second member is better."""
+    shift = 7 * int(record[1:]) + 3 * member + step
+    return RewardedRollout([row(sampled=(60 + shift, 61, 62 + member))], float(member))
+
+
+def loop_of(job: GrpoJob, score: Score = by_member, engine: Engine | None = None) -> TrainingLoop:
+    """The loop of a training, for tests that look into it; within `with job.ranks`."""
+    return TrainingLoop(job, load(job), engine or NoEngine(), sampler_of(score))
+
+
 def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     """Train on made-up rows; returns what was asked for."""
     asked: list[tuple[list[str], int]] = []
@@ -85,10 +98,9 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     return asked
 
 
-def by_member(record: str, member: int, step: int) -> RewardedRollout:
-    """Rows that differ by record, member and step; the second member is better."""
-    shift = 7 * int(record[1:]) + 3 * member + step
-    return RewardedRollout([row(sampled=(60 + shift, 61, 62 + member))], float(member))
+def first_kl(job: GrpoJob) -> float:
+    train_on(job, by_member)
+    return float(read_rows(job.folder.metrics)[0]["kl"])
 
 
 def weights_of(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The whole loop in miniature under a served judge that logs its calls, so that what a fault costs can be counted."""
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,18 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.errors import ScopeError
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.judge import LexicalJudge, run_key
-from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.store import RunFolder
+from scope_selfplay.base.errors import ScopeError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.judge import model as run_key
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.run.run import open_run
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.chat_server import FakeServer, FaultPlan
-from tests.integration.loop.test_run import config_of
+from tests.integration.loop.test_run import config_of, in_child
 from tests.integration.serving.threads import in_thread
 from tests.kills import die_before_write
 
@@ -82,15 +82,7 @@ def run_served(policy: Path, root: Path, url: str, kill_before: int | None, *set
 
 def start_served(log: CallLog, *given: object, kill_at: int | None = None) -> int:
     """The exit code of `run_served` in a process of its own, which its judge may kill."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.loop.libraries"])
-    child = context.Process(target=run_served, args=given)
-    child.start()
-    assert child.pid is not None
-    log.expect(child.pid, kill_at)
-    child.join()
-    assert child.exitcode is not None
-    return child.exitcode
+    return in_child(run_served, *given, begun=lambda process: log.expect(process, kill_at))
 
 
 def records(root: Path) -> dict[str, bytes]:

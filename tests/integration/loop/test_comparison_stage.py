@@ -7,48 +7,39 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.benchmarking.contestants import Contestant
-from scope_selfplay.benchmarking.of_run import leaderboards_of
-from scope_selfplay.benchmarking.reading import EvaluationReader
-from scope_selfplay.benchmarking.setting import Answering, EvaluationSetting
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.episodes import PolicyFormat
-from scope_selfplay.errors import InferenceError, JudgeError, UserError
-from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run import Run
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import (
+from scope_selfplay.base.errors import InferenceError, JudgeError, UserError
+from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
+from scope_selfplay.base.values import (
     Comparison,
-    Criterion,
     Fault,
     Grade,
+    Key,
     Outcome,
     Passage,
     Role,
     Rollout,
     RolloutFault,
     RolloutStatus,
-    Task,
     Verdict,
 )
-from scope_selfplay.stages import compare
-from scope_selfplay.stages.stage_runner import check_turn
-from scope_selfplay.store import (
-    RunFolder,
-    Stage,
-    StageManifest,
-    publish_manifest,
-    read_records,
-    write_records,
-)
-from scope_selfplay.store.weights import Policy
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.evaluation.contestants import Contestant
+from scope_selfplay.evaluation.evaluate import Evaluation
+from scope_selfplay.evaluation.folder import EvaluationReader
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Reply
+from scope_selfplay.policy.conversation import PolicyFormat
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.run.run import Run
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.work import check_turn
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import Policy, RunFolder, Stage, StageManifest, publish_manifest
 from tests.unit.evaluation.contestants import UNREADABLE, candidate
 from tests.word_codec import WordCodec
-
-pytestmark = pytest.mark.integration
 
 PACK = load_pack(Path(__file__).parents[3] / "prompts" / "embedded")
 TASKS = 12
@@ -70,16 +61,17 @@ class Counting:
         self.graded = self.compared = 0
         self.unreadable: set[int] = set()
 
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        self.graded += 1
-        return Verdict(value=len(answer.split()) > 1)
-
-    async def compare(self, task: Task, first: Rollout, second: Rollout, **_: object) -> Comparison:
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        if isinstance(question, GradeQuestion):
+            self.graded += 1
+            met = len(question.answer.split()) > 1
+            return Reply(met, Verdict(value=met))
+        assert isinstance(question, PairQuestion)
         self.compared += 1
-        found = Outcome(*(float(len((each.answer or "").split())) for each in (first, second)))
         if self.compared in self.unreadable:
-            return Comparison(first_id=first.id, second_id=second.id, outcome=None, verdict=UNREADABLE)
-        return Comparison(first_id=first.id, second_id=second.id, outcome=found, verdict=Verdict(value=True))
+            return Reply(None, UNREADABLE)
+        words = (len((each.answer or "").split()) for each in (question.first, question.second))
+        return Reply(Outcome(*map(float, words)), Verdict(value=True))
 
 
 class Scripted(Run):
@@ -100,7 +92,7 @@ class Scripted(Run):
         return Policy(f"S_{iteration}", self.folder.path)
 
     def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
-        from scope_selfplay.dialects import dialect
+        from scope_selfplay.dialects.families import dialect
 
         return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
@@ -120,9 +112,7 @@ class Broken:
 
 
 def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
-    config: RunConfig = load_config(
-        None, ["name=tiny", "domain=embedded", "compare.resamples=100", *overrides]
-    )
+    config: RunConfig = load_config(None, ["name=tiny", "domain=embedded", *overrides])
     run = Scripted(config, RunFolder(root / "tiny"), PACK)
     folder = run.folder.stage(0, Stage.TASKS)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -135,12 +125,13 @@ def judge_of(run: Scripted) -> Counting:
     return judge
 
 
-def ratings_of(run: Run, iteration: int) -> Any:
-    return json.loads((run.folder.stage(iteration, Stage.COMPARE).path / "ratings.json").read_text())
+def written(run: Run, iteration: int, name: str = "ratings") -> Any:
+    return json.loads((run.folder.stage(iteration, Stage.COMPARE).path / f"{name}.json").read_text())
 
 
-def account_of(run: Run, iteration: int) -> Any:
-    return json.loads((run.folder.stage(iteration, Stage.COMPARE).path / "judge.json").read_text())
+def compare_up_to(run: Run, last: int) -> None:
+    for iteration in range(last + 1):
+        compare(run, iteration)
 
 
 def comparisons_of(run: Run, iteration: int) -> list[Comparison]:
@@ -166,7 +157,7 @@ def test_each_iteration_judges_only_the_newest_and_reuses_the_rest(tmp_path: Pat
     assert calls == [0, TASKS, 2 * TASKS]
     assert judge_of(run).graded == 3 * TASKS
     assert [len(comparisons_of(run, number)) for number in range(3)] == calls
-    found = ratings_of(run, 2)
+    found = written(run, 2)
     assert found["ratings"] == pytest.approx({"S_0": 0.0, "S_1": 1.0, "S_2": 2.0}, abs=1e-4)
     assert [(each["older"], each["newer"], each["wins"]) for each in found["edges"]] == [
         ("S_0", "S_1", TASKS),
@@ -179,18 +170,17 @@ def test_each_iteration_judges_only_the_newest_and_reuses_the_rest(tmp_path: Pat
 def test_searches_and_answers_of_two_solvers_are_swapped(tmp_path: Path) -> None:
     """Table 4. S_0's answers of one word meet no criterion, those of S_1 meet all; nobody searches."""
     run = run_of(tmp_path, "compare.swap_with=0")
-    for iteration in range(2):
-        compare(run, iteration)
+    compare_up_to(run, 1)
     assert not (run.folder.stage(0, Stage.COMPARE).path / "swaps.json").exists()
     folder = run.folder.stage(1, Stage.COMPARE)
-    rows = json.loads((folder.path / "swaps.json").read_text())["rows"]
+    rows = written(run, 1, "swaps")["rows"]
     found = [(row["search"], row["answer"], row["score"]["mean_score"]) for row in rows]
     assert found == [("S_0", "S_0", 0.0), ("S_0", "S_1", 1.0), ("S_1", "S_0", 0.0), ("S_1", "S_1", 1.0)]
     assert [row["gain"] and row["gain"]["value"] for row in rows] == [None, 1.0, 0.0, 1.0]
     swapped = read_records(folder.path / "swapped" / "S_0-searches-S_1-answers" / "rollouts.jsonl", Rollout)
     assert [each.checkpoint for each in swapped] == ["S_1"] * TASKS
     # Ratings and promotion are those of whole Solvers.
-    assert list(ratings_of(run, 1)["ratings"]) == ["S_0", "S_1"]
+    assert list(written(run, 1)["ratings"]) == ["S_0", "S_1"]
 
 
 def test_promotion_asks_the_judge_that_trains_nobody(tmp_path: Path) -> None:
@@ -203,8 +193,7 @@ def test_promotion_asks_the_judge_that_trains_nobody(tmp_path: Path) -> None:
         return deciding
 
     run.open_judge = open_judge  # type: ignore[method-assign]
-    for iteration in range(2):
-        compare(run, iteration)
+    compare_up_to(run, 1)
     assert asked == ["other"]
     assert (deciding.graded, deciding.compared) == (2 * TASKS, TASKS)
     assert (judge_of(run).graded, judge_of(run).compared) == (0, 0)
@@ -217,39 +206,27 @@ def test_every_solver_answers_the_benchmarks_of_its_run(
     questions.write_text('{"question": "One word?", "answer": "word"}\n')
     run = run_of(tmp_path, f"compare.benchmarks=[{questions}]", "model.max_length=512")
 
-    def answering(setting: EvaluationSetting, contestant: Contestant) -> Answering:
+    def solver(evaluation: Evaluation, contestant: Contestant) -> Player:
         assert contestant.policy is not None
-        engine = run.engine(contestant.policy, Role.SOLVER)
-        return Answering(engine, run.policy_format(contestant.policy, Role.SOLVER))
+        return run.player(contestant.policy, Role.SOLVER)
 
-    monkeypatch.setattr(EvaluationSetting, "answering", answering)
-    for iteration in range(2):
-        compare(run, iteration)
-    (folder,) = leaderboards_of(run.folder.path)
-    rows = EvaluationReader(folder).result().rows
+    monkeypatch.setattr(Evaluation, "solver", solver)
+    compare_up_to(run, 1)
+    rows = EvaluationReader(run.folder.path / "benchmarks" / "own").result().rows
     # S_0 answers with one word, S_1 with two.
     found = {row.checkpoint: row.estimate.value for row in rows if row.scorer == "exact_match"}
     assert found == {"tiny:S_0": 1.0, "tiny:S_1": 0.0}
     assert run.config.hash == run_of(tmp_path / "other", "model.max_length=512").config.hash
 
 
-def test_a_finished_comparison_repeats_no_call(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    manifests = [compare(run, number) for number in range(2)]
-    again = run_of(tmp_path)
-    assert [compare(again, number) for number in range(2)] == manifests
-    assert judge_of(again).compared == judge_of(again).graded == 0
-
-
 def test_equal_answers_tie_without_a_call(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.words = {"S_0": 2, "S_1": 2}
-    for number in range(2):
-        compare(run, number)
+    compare_up_to(run, 1)
     assert judge_of(run).compared == 0
-    assert ratings_of(run, 1)["ratings"] == {"S_0": 0.0, "S_1": 0.0}
-    assert ratings_of(run, 1)["edges"][0]["equal"] == TASKS
-    assert account_of(run, 1)["calls"] == TASKS
+    assert written(run, 1)["ratings"] == {"S_0": 0.0, "S_1": 0.0}
+    assert written(run, 1)["edges"][0]["equal"] == TASKS
+    assert written(run, 1, "judge")["calls"] == TASKS
 
 
 def test_a_judge_that_fails_stops_the_stage_and_only_what_is_missing_is_asked_again(tmp_path: Path) -> None:
@@ -267,7 +244,7 @@ def test_a_judge_that_fails_stops_the_stage_and_only_what_is_missing_is_asked_ag
     found = comparisons_of(again, 1)
     assert len(found) == tasks and all(each.outcome is not None for each in found)
     # The account is of the whole stage, not of the process that ended it.
-    assert account_of(again, 1) == {"calls": 2 * tasks, "unreadable": 0, "failed": 0}
+    assert written(again, 1, "judge") == {"calls": 2 * tasks, "unreadable": 0, "failed": 0}
 
 
 def test_a_resumed_comparison_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
@@ -317,9 +294,8 @@ def test_answers_that_an_engine_failed_at_are_made_on_the_next_try(tmp_path: Pat
 def test_a_checkpoint_whose_every_answer_failed_is_reported_and_breaks_nothing(tmp_path: Path) -> None:
     run = run_of(tmp_path, "compare.promotion=better")
     run.down = frozenset({"S_1"})
-    for number in range(2):
-        compare(run, number)
-    found = ratings_of(run, 1)
+    compare_up_to(run, 1)
+    found = written(run, 1)
     assert (found["decision"], found["promoted"], found["held_out"]["S_1"]) == ("keep", False, {})
     assert found["ratings"] == {} and run.promoted_solver(1).name == "S_0"
 
@@ -327,27 +303,25 @@ def test_a_checkpoint_whose_every_answer_failed_is_reported_and_breaks_nothing(t
 def test_the_next_iteration_starts_from_what_was_promoted(tmp_path: Path) -> None:
     run = run_of(tmp_path, "compare.promotion=better")
     run.words = {"S_0": 3, "S_1": 2, "S_2": 4}
-    for number in range(3):
-        compare(run, number)
+    compare_up_to(run, 2)
     assert [run.promoted_solver(number).name for number in range(3)] == ["S_0", "S_0", "S_2"]
-    assert ratings_of(run, 2)["starts"] == ["S_0", "S_0"]
-    assert "S_2 is better than S_0: +1.000" in ratings_of(run, 2)["reason"]
+    assert written(run, 2)["starts"] == ["S_0", "S_0"]
+    assert "S_2 is better than S_0: +1.000" in written(run, 2)["reason"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "stopped"),
     [
         (["compare.stop=worse"], True),
-        (["compare.patience=1"], True),
-        (["compare.patience=2"], False),
+        (["compare.stop=1"], True),
+        (["compare.stop=2"], False),
         ([], False),
     ],
 )
 def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list[str], stopped: bool) -> None:
     run = run_of(tmp_path, *overrides)
     run.words = {"S_0": 3, "S_1": 2}
-    for number in range(2):
-        compare(run, number)
+    compare_up_to(run, 1)
     assert (run.stop_reason(1) is not None) is stopped
     assert run.stop_reason(0) is None
     if stopped:

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra")
-
-from scope_selfplay.errors import ConfigError, InferenceError
-from scope_selfplay.inference import Generate, Message, Sample, slot_cache
+from scope_selfplay.base.errors import ConfigError, InferenceError
+from scope_selfplay.base.sampling import Generate, Message, Sample
+from scope_selfplay.base.values import Finish
+from scope_selfplay.inference import in_process
+from scope_selfplay.inference import slots as slot_cache
 from scope_selfplay.inference.checkpoints import load_model, sampling_device
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.slot_cache import frozen_copy
-from scope_selfplay.schemas import Finish
-
-pytestmark = pytest.mark.integration
+from scope_selfplay.inference.slots import frozen_copy
 
 WORDS = [
     "Task: a",
@@ -69,20 +68,13 @@ def alone(model: Any, codec: ChatCodec) -> list[Sample]:
     return run_alone(engine(model, codec), requests(codec, 8))
 
 
-def test_alone_and_in_a_batch_of_eight_the_same_ids_come_out(
-    model: Any, codec: ChatCodec, alone: list[Sample]
-) -> None:
-    together = run_all(engine(model, codec), requests(codec, 8))
-    assert [each.ids for each in together] == [each.ids for each in alone]
-    assert len({each.ids for each in alone}) == 8
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_fewer_slots_change_nothing_but_the_time(
+@pytest.mark.parametrize("slots", [1, 2, 3, 8])
+def test_alone_and_in_a_batch_of_any_size_the_same_ids_come_out(
     model: Any, codec: ChatCodec, alone: list[Sample], slots: int
 ) -> None:
     together = run_all(engine(model, codec, slots=slots), requests(codec, 8))
     assert [each.ids for each in together] == [each.ids for each in alone]
+    assert len({each.ids for each in alone}) == 8
 
 
 def test_a_longer_prefix_that_a_slot_holds_is_used_and_changes_nothing(model: Any, codec: ChatCodec) -> None:
@@ -111,18 +103,6 @@ def count_tokens(model: InProcessModel) -> list[int]:
 
     cache.forward = counted
     return counts
-
-
-def test_a_group_with_one_prompt_shares_its_prefix(model: Any, codec: ChatCodec) -> None:
-    (request,) = requests(codec, 1)
-    sharing = engine(model, codec)
-    asyncio.run(sharing.generate(request, ("warm",)))
-    counts = count_tokens(sharing)
-    group = run_all(sharing, [request] * 6)
-    assert counts[0] == 6
-    assert [each.ids for each in group] == [
-        each.ids for each in run_alone(engine(model, codec), [request] * 6)
-    ]
 
 
 def test_a_prompt_that_a_whole_group_asks_at_once_is_computed_once(model: Any, codec: ChatCodec) -> None:
@@ -261,8 +241,6 @@ def test_a_caller_that_goes_away_frees_its_slot(model: Any, codec: ChatCodec, al
 
 
 def test_new_weights_are_taken_over_when_asked_for_and_only_then(model: Any, codec: ChatCodec) -> None:
-    import copy
-
     learner = copy.deepcopy(model)
     running = engine(learner, codec)
     (request,) = requests(codec, 1)
@@ -278,7 +256,7 @@ def test_new_weights_are_taken_over_when_asked_for_and_only_then(model: Any, cod
 def test_slots_that_no_memory_holds_are_refused_before_anything_is_sampled(
     model: Any, codec: ChatCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_cache, "free_bytes", lambda device: 1 << 10)
+    monkeypatch.setattr(in_process, "free_bytes", lambda device: 1 << 10)
     with pytest.raises(
         ConfigError, match=r"8 slots x 160 tokens .* 0\.0 GiB are free on cpu; lower slots to"
     ):

@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from scope_selfplay.config import LoraConfig, ModelConfig
+from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.inference.checkpoints import load_model, policy_path, stored_dtype
-from scope_selfplay.store.weights import weights_hash
+from scope_selfplay.store.folder import weights_hash
 from scope_selfplay.training import checkpoint
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import by_member, job_of, same, train_on, weights_of, with_model
-
-pytestmark = pytest.mark.integration
 
 
 class Killed(Exception):

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from benchmarks.faults.counting import FaultCounts
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import config_of, in_child
 from tests.kills import die_before_write
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 FEW = (
     *("compare.tasks=2", "tasks.max_candidates=10", "tasks.in_flight=3"),
@@ -30,10 +26,10 @@ FEW = (
 
 
 def make_held_out_in_process(policy: Path, root: Path, kill_before: int | None) -> None:
-    from scope_selfplay.stages import make_held_out
+    from scope_selfplay.stages.tasks import make_tasks
 
     writes = die_before_write(kill_before)
-    make_held_out(open_run(config_of(policy, *FEW), root, Progress()))
+    make_tasks(open_run(config_of(policy, *FEW), root, Progress()), 0)
     (root / "writes").write_text(str(writes()))
 
 

@@ -7,17 +7,14 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from benchmarks.faults.counting import FaultCounts, points
-from scope_selfplay.errors import ScopeError
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.store import Stage
+from scope_selfplay.base.errors import ScopeError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.folder import Stage
 from tests.integration.loop.served_runs import records
-from tests.integration.loop.test_run import config_of, in_child, process_of
+from tests.integration.loop.test_run import config_of, in_child, whole_run
 
 # Of a run that has ended. Corpus and index are compared when a search is opened.
 UNREAD = {
@@ -31,7 +28,7 @@ UNREAD = {
 # Later stages list the hash of a manifest; of the last one, time, attempt, rows and version are notes.
 LAST_MANIFEST = "tiny/iteration-01/compare/manifest.json"
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def flip_in_process(policy: Path, root: Path, count: int, said: Path) -> None:
@@ -63,7 +60,7 @@ def flip_in_process(policy: Path, root: Path, count: int, said: Path) -> None:
 def test_a_flipped_bit_is_refused_or_changes_nothing(
     speaking_policy: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
-    assert process_of(speaking_policy, tmp_path / "runs") == 0
+    assert in_child(whole_run, speaking_policy, tmp_path / "runs") == 0
     said = tmp_path / "said"
     assert in_child(flip_in_process, speaking_policy, tmp_path / "runs", points(30, 100), said) == 0
     found = json.loads(said.read_text())

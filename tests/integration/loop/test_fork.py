@@ -2,21 +2,15 @@
 
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
-from scope_selfplay.config import load_config
-from scope_selfplay.forking import fork_run
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate
-from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.fork import fork_run
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from tests.integration.loop.test_run import config_of
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 FROZEN = "challenger.freeze_after=1"
 
@@ -34,7 +28,7 @@ def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
     speaking_policy: Path, tmp_path: Path
 ) -> None:
     """Figure 3: both conditions share iteration 1."""
-    settings = ("compare.patience=null", "name=tiny")
+    settings = ("compare.stop=never", "name=tiny")
     one = config_of(speaking_policy, *settings, "iterations=1")
     run_all(open_run(one, tmp_path / "co-evolving", Progress()))
     source = RunFolder(tmp_path / "co-evolving" / "tiny")

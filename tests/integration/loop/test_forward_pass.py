@@ -4,12 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 
-from scope_selfplay.config import LoraConfig
+from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -17,9 +14,7 @@ from scope_selfplay.training.model import Placement, TrainedModel
 from scope_selfplay.training.passes import BatchRow, batch_of
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
-from tests.integration.loop.seam import NoEngine, furthest, job_of, row, sampler_of
-
-pytestmark = pytest.mark.integration
+from tests.integration.loop.seam import NoEngine, furthest, job_of, loop_of, row, sampler_of
 
 ROWS = [
     TrainingRow([40, 41, 42], [60, 61], [1, 1], [0.0] * 2),
@@ -84,11 +79,11 @@ def test_a_training_computes_hardly_any_padding(random_policy: Path, tmp_path: P
     computed: list[int] = []
     job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, micro_tokens=50)
     with job.ranks:
-        model = load(job)
-        model.model.register_forward_pre_hook(
+        loop = loop_of(job, uneven)
+        loop.model.model.register_forward_pre_hook(
             lambda module, args, kwargs: computed.append(kwargs["input_ids"].numel()), with_kwargs=True
         )
-        TrainingLoop(job, model, NoEngine(), sampler_of(uneven)).run()
+        loop.run()
     real = sum(3 + 2 + 13 * place for place in range(4))
     assert len(computed) == 3 * 3
     assert sum(computed) == 3 * (44 + 31 + 2 * 18)

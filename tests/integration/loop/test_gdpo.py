@@ -2,17 +2,12 @@
 
 import random
 
-import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 from trl.trainer.utils import nanstd
 
-from scope_selfplay.rewards import summed_objectives
+from scope_selfplay.rewards.equations import summed_objectives
 from scope_selfplay.training.loss import AdvantageScale, advantages
 
-pytestmark = pytest.mark.integration
 GROUPS, SIZE = 3, 4
 
 

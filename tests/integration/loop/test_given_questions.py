@@ -3,28 +3,22 @@
 import json
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.config import load_config
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import LineProgress, Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate, Criterion, Grade, Rollout, Rubric
-from scope_selfplay.stages import make_held_out
-from scope_selfplay.store import RunFolder, Stage, read_records, write_records
+from scope_selfplay.base.terminal import LineProgress, Progress
+from scope_selfplay.base.values import Candidate, Criterion, Grade, Rollout, Rubric
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.run import open_run
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import config_of
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def world_questions(policy: Path, root: Path) -> list[str]:
     """Questions that the judge of the embedded world can write a rubric for."""
     run = open_run(config_of(policy, "name=source"), root, Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     kept = read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
     return [each.task.text for each in kept if each.task]
 
@@ -36,7 +30,7 @@ def trained_on(folder: RunFolder, iteration: int) -> set[str]:
 def test_a_task_that_nobody_searched_for_counts_no_search_and_lacks_no_evidence(tmp_path: Path) -> None:
     settings = ["model.processes=1", "compare.tasks=5", "corpus.embedded_held_out=20", "name=embedded"]
     run = open_run(load_config(DEFAULT_CONFIG, settings), tmp_path, Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     kept = read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
     assert {(each.task.search_turns, each.task.assigned_turns) for each in kept if each.task} == {(0, None)}
     rubrics = [each.rubric for each in kept if each.rubric]
@@ -56,7 +50,7 @@ def test_questions_with_and_without_rubric_are_trained_on_in_turn(
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     said: list[str] = []
-    settings = [f"solver.tasks={file}", "name=given", "compare.patience=null"]
+    settings = [f"solver.tasks={file}", "name=given", "compare.stop=never"]
     config = config_of(speaking_policy, *settings)
     run_all(open_run(config, tmp_path, LineProgress(said.append)))
     folder = RunFolder(tmp_path / "given")
@@ -85,7 +79,7 @@ def test_a_training_that_goes_on_grades_by_the_rubrics_that_it_wrote_before(
     file = tmp_path / "questions.jsonl"
     rows = [{"question": text, "id": f"alone-{n}"} for n, text in enumerate(texts)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = [f"solver.tasks={file}", "name=given", "iterations=1", "compare.patience=null"]
+    settings = [f"solver.tasks={file}", "name=given", "iterations=1", "compare.stop=never"]
     run = open_run(config_of(speaking_policy, *settings), tmp_path, Progress())
     folder = run.folder.stage(1, Stage.SOLVER)
     folder.path.mkdir(parents=True)

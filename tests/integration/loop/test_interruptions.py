@@ -16,21 +16,16 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from benchmarks.faults.counting import FaultCounts, points
+from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cli import main
-from scope_selfplay.errors import ExitCode
-from scope_selfplay.store import RunFolder, Stage
+from tests.integration.loop.served_runs import records
 from tests.integration.loop.test_run import SETTINGS, in_child
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
+pytestmark = pytest.mark.timeout(7200)
 
 STOPPED = ("stopped; run the same command to go on",)
 FULL = ("No space left on device", "cannot be written")
-# What two runs of the same settings have in common to the byte.
-EQUAL = ("candidates.jsonl", "rollouts.jsonl", "grades.jsonl", "comparisons.jsonl", "model.safetensors")
 
 
 def press_after(seconds: float) -> None:
@@ -72,17 +67,6 @@ def whole_or_stopped(code: int, said: Path, expected: ExitCode, lines: Sequence[
     last = text.splitlines()[-1]
     assert last.startswith("scope: ") and any(line in last for line in lines), text
     return False
-
-
-def records(root: Path) -> dict[str, bytes]:
-    folder = RunFolder(root / "tiny")
-    found = {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(folder.path.rglob("*"))
-        if path.name in EQUAL and not path.is_relative_to(folder.best)
-    }
-    assert len(found) >= 10 and folder.stage(1, Stage.COMPARE).path.exists()
-    return found
 
 
 @pytest.fixture(scope="module")

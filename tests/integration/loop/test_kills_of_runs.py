@@ -9,13 +9,10 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from benchmarks.faults.counting import FaultCounts, points
 from tests.integration.loop.served_runs import CONCURRENCY, records, served_judge, start_served
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 KILLS = 20
 """The most in a chain; a run that comes to its end before them has had fifteen or more, as a rule."""

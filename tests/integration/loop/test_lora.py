@@ -5,38 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("peft", reason="needs the train extra")
-
 import torch
 from safetensors.torch import load_file
 
-from scope_selfplay.config import LoraConfig
-from scope_selfplay.errors import CheckpointError
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.base.errors import CheckpointError
+from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.training.engines import whole_weights
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import TrainingLoop, load
+from scope_selfplay.training.loop import load
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
     NoEngine,
     by_member,
+    first_kl,
     furthest,
     job_of,
+    loop_of,
     same,
-    sampler_of,
     train_on,
     weights_of,
     with_model,
 )
-
-pytestmark = pytest.mark.integration
-
-
-def first_kl(job: GrpoJob) -> float:
-    train_on(job, by_member)
-    return float(read_rows(job.folder.metrics)[0]["kl"])
 
 
 def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
@@ -84,10 +73,11 @@ def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
 ) -> None:
     job, engine = adapted(random_policy, tmp_path / "stage"), Receiving()
     with job.ranks:
-        model = load(job)
+        loop = loop_of(job, engine=engine)
+        model = loop.model
         weights = dict(model.network.named_parameters())
         before = {name: weight.clone() for name, weight in weights.items() if not weight.requires_grad}
-        TrainingLoop(job, model, engine, sampler_of(by_member)).run()
+        loop.run()
         engine.take(model, "the end")
     assert before and all(torch.equal(weights[name], weight) for name, weight in before.items())
     exported, adapter = (

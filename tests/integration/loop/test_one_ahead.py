@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError, OutsideError
+from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.config.load import load_config
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import NoEngine, by_member, job_of, same, sampler_of, train_on
-
-pytestmark = pytest.mark.integration
+from tests.integration.loop.seam import NoEngine, by_member, job_of, loop_of, same, train_on
 
 
 class Watching(NoEngine):
@@ -34,7 +29,7 @@ class Watching(NoEngine):
 def watched(job: GrpoJob) -> Watching:
     engine = Watching()
     with job.ranks:
-        TrainingLoop(job, load(job), engine, sampler_of(by_member)).run()
+        loop_of(job, engine=engine).run()
     return engine
 
 

@@ -4,14 +4,8 @@ import re
 from contextlib import chdir
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch", reason="needs the train extra")
-
 from scope_selfplay.store.files import read_rows
 from tests.integration.loop.seam import same
-
-pytestmark = pytest.mark.integration
 
 PAGE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
 

@@ -4,19 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="needs the train extra")
-
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from scope_selfplay.inference import Generate, Sample, in_process, packed_weights
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.inference import in_process
+from scope_selfplay.inference import packed as packed_weights
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.packed_weights import can_pack, packed_copy
-from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
+from scope_selfplay.inference.packed import can_pack, packed_copy
+from scope_selfplay.inference.slots import SlotCache, frozen_copy
 
-pytestmark = pytest.mark.integration
 NEVER = Stops(frozenset(), ())
 
 

@@ -1,45 +1,38 @@
 """The papers' run folders, made small: the random policy, a judge that answers at random, two queries, one step."""
 
-import asyncio
 import json
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.config.tools import OpenConfig, ToolConfig
-from scope_selfplay.embedded.world import make_documents
-from scope_selfplay.judge.server import random_judge_app
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Comparison, Rubric, Score, Selection
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Comparison, Rubric, Score, Selection
+from scope_selfplay.config.base import OpenConfig, ToolConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.world import make_documents
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.judge.served import random_judge_app
+from scope_selfplay.net.serve import serving
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.random_policy import write_random_policy
-from scope_selfplay.wire.serving import serving
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+from tests.integration.serving.threads import in_thread
 
 REPOSITORY = Path(__file__).parents[3]
 SMALL = """
     model.dialect=qwen2.5 model.engine=in_process model.slots=16 model.max_length=4000 model.deterministic=true
     corpus.path=embedded corpus.sample=null corpus.embedded_articles=64 corpus.embedded_held_out=32
     solver.steps=1 solver.batch=2 solver.group_size=4 solver.max_prompt=3000 solver.max_response=800
-    solver.max_turn=100 solver.learning_rate=1e-3 judge.endpoint.context=null compare.tasks=2 compare.resamples=100
+    solver.max_turn=100 solver.learning_rate=1e-3 judge.endpoint.context=null compare.tasks=2
 """
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("transformers", reason="needs the train extra")
     packs = [
         load_pack(REPOSITORY / "prompts" / name)
         for name in ("open-travel", "open-deepresearch", "open-writing")
@@ -48,28 +41,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_policy(
         tmp_path_factory.mktemp("policy"), make_documents(random.Random(0), 64, source="w"), texts
     )
-
-
-@contextmanager
-def random_judge() -> Iterator[str]:
-    """The URL of a judge in a thread of its own."""
-    url: list[str] = []
-    ready, over = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with serving(random_judge_app()) as address:
-            url.append(address)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(30)
-    yield url[0]
-    loop.call_soon_threadsafe(over.set)
-    thread.join(30)
-    loop.close()
 
 
 def small(name: str, policy: Path, folder: Path, judge: str, *changes: str) -> RunConfig:
@@ -83,7 +54,7 @@ def small(name: str, policy: Path, folder: Path, judge: str, *changes: str) -> R
 
 
 def run_small(name: str, policy: Path, folder: Path, *changes: str) -> RunFolder:
-    with random_judge() as judge:
+    with in_thread(serving(random_judge_app())) as judge:
         config = small(name, policy, folder, judge, *changes)
         run_all(open_run(config, folder / "runs", Progress()))
     return RunFolder(folder / "runs" / config.name)
@@ -139,8 +110,8 @@ def test_arenarl_writes_without_tools(policy: Path, tmp_path: Path, reward: str)
                 "solver.learning_rate": 1e-6,
                 "sampling.temperature": 1.0,
                 "sampling.top_p": 1.0,
-                "judge.compare_call.temperature": 0.0,
-                "judge.compare_call.top_p": 0.95,
+                "judge.calls.compare.temperature": 0.0,
+                "judge.calls.compare.top_p": 0.95,
                 "cluster.judge.model": "/data/models/Qwen2.5-72B-Instruct",
                 "solver.reward.group_size": 2,
                 "solver.reward.repeats": 4,
@@ -165,5 +136,5 @@ def test_a_run_folder_states_its_papers_numbers(name: str, expected: dict[str, o
     for key, value in expected.items():
         found: object = config
         for part in key.split("."):
-            found = getattr(found, part)
+            found = found[part] if isinstance(found, dict) else getattr(found, part)
         assert found == value, key

@@ -6,24 +6,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-pytest.importorskip("transformers", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.base.errors import UserError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import UserError
-from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout
-from scope_selfplay.stages.task_making import make_held_out
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.given import read_given_tasks
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.warm_start import warm_start_rows
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
 from scope_selfplay.store.reader import RunReader
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SETTINGS = [
     "model.processes=1",
@@ -38,7 +34,7 @@ SETTINGS = [
 def run(tmp_path: Path) -> Run:
     """A run that has made its held-out tasks and nothing else."""
     opened = open_run(load_config(DEFAULT_CONFIG, SETTINGS), tmp_path / "runs", Progress())
-    make_held_out(opened)
+    make_tasks(opened, 0)
     return opened
 
 
@@ -126,14 +122,14 @@ def test_a_task_that_a_person_writes_is_judged_and_can_be_answered_and_learnt_fr
     assert answered.exit_code == 0, answered.output
     again = Run(run.config, run.folder, run.pack)
     rows = warm_start_rows(again, min_score=0.0)
-    assert rows.rollouts == 2 and rows.refused == 0, "the task's conversation and the answer's"
+    assert rows.learnt == 2 and rows.refused == 0, "the task's conversation and the answer's"
     with RunReader(human.path) as reader:
         assert [line.id for line in reader.tasks().lines if line.iteration == 1] == [made.id]
 
 
 def test_answers_to_held_out_tasks_are_not_learnt_from(run: Run) -> None:
     assert solve(run, replies=["/answer This.", "n"]).exit_code == 0
-    assert warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0).rollouts == 0
+    assert warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0).learnt == 0
 
 
 def test_the_solver_tries_what_a_person_wrote(run: Run) -> None:
@@ -152,18 +148,9 @@ def test_the_solver_tries_what_a_person_wrote(run: Run) -> None:
 def test_a_pack_is_tried_without_a_run(tmp_path: Path) -> None:
     replies = tmp_path / "replies.txt"
     replies.write_text("/search mill\n/task Name the river of the mill.\n")
-    options = [
-        "--domain",
-        "wikipedia",
-        "--root",
-        str(tmp_path / "runs"),
-        "--turns",
-        "1",
-        "--answers",
-        str(replies),
-    ]
-    settings = ["--set", "corpus.embedded_articles=200"]
-    done = CliRunner().invoke(cli, ["play", "challenger", *options, *settings])
+    words = "play challenger --domain wikipedia --turns 1 --set corpus.embedded_articles=200"
+    places = ["--root", str(tmp_path / "runs"), "--answers", str(replies)]
+    done = CliRunner().invoke(cli, [*words.split(), *places])
     assert done.exit_code == 0, done.output
     assert "You set research tasks" in done.stdout and "Your searches are complete" in done.stdout
     (made,) = HumanFolder(RunFolder(tmp_path / "runs" / "play-wikipedia")).candidates()

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="needs the train extra")
-
 from jobs.launch import TrainingNode, rank_environments
-from scope_selfplay.config import LoraConfig, ModelConfig
+from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on, with_model
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def uneven(record: str, member: int, step: int) -> RewardedRollout:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.measures import Greatest, Mean, Total, joined_values
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.rewards.measures import Greatest, Mean, Total, joined_values
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob
@@ -21,8 +19,6 @@ from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.solver import resampled
 from tests.integration.loop.seam import GROUP, NoEngine, job_of, row, same
-
-pytestmark = pytest.mark.integration
 
 TASKS = [f"t{number}" for number in range(8)]
 

@@ -4,27 +4,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
-from benchmarks.embedded_tasks import write_tasks
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Rollout,
-    Score,
-    Selection,
-)
-from scope_selfplay.stages import train_solver
-from scope_selfplay.store import Stage, StageFolder, read_records, write_records
-from scope_selfplay.store.files import read_rows
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+from benchmarks.embedded_speech import write_tasks
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Score, Selection
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.train import train_solver
+from scope_selfplay.store.files import read_records, read_rows, write_records
+from scope_selfplay.store.folder import Stage, StageFolder
 
 SETTINGS = """
     domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 model.slots=16 search.topk=1
@@ -33,17 +21,6 @@ SETTINGS = """
     solver.steps=2 solver.batch=2 solver.group_size=4 solver.learning_rate=1e-3
     solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32
 """
-COUNTS = (
-    "generations",
-    "judge_calls",
-    "judge_missing",
-    "routed",
-    "left_out",
-    "stand_in_anchor",
-    "non_zero_advantage",
-    "zero_variance",
-    "masked",
-)
 TRAINED = (
     "rubric",
     "verifier",
@@ -80,7 +57,6 @@ def test_every_preset_trains(preset: str, speaking_policy: Path, tasks: Path, tm
     rows = read_rows(folder.metrics)
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert set(COUNTS) <= set(row)
         assert row["judge_missing"] == 0.0 and row["masked"] == 0.0
         sampled, judged, update = (row[f"{name}_seconds"] for name in ("rollout", "reward", "update"))
         # M0, a part of the update, reads the rollouts while they are judged.

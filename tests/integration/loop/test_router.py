@@ -4,20 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM, set_seed
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from scope_selfplay.inference.checkpoints import load_model
-from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import cut_passes
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import NoEngine, job_of, row, sampler_of, weights_of
-
-pytestmark = pytest.mark.integration
+from tests.integration.loop.seam import job_of, loop_of, row, weights_of
 
 WEIGHT, RATE = 0.5, 0.1
 ROWS = [row(sampled=range(60, 60 + length)) for length in (2, 9, 5, 14)]
@@ -53,7 +47,7 @@ def moved(policy: Path, folder: Path, tokens: int, *, flat: bool) -> dict[str, A
 
     job = job_of(policy, folder, kl_beta=0.0, micro_tokens=tokens, clip_norm=1e9, learning_rate=RATE)
     with job.ranks:
-        loop = TrainingLoop(job, load(job), NoEngine(), sampler_of(score))
+        loop = loop_of(job, score)
         loop.optimizer = torch.optim.SGD(loop.model.trained.values(), RATE)
         loop.run()
     before, after = weights_of(policy), weights_of(job.folder.checkpoint)

@@ -7,14 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from scope_selfplay.config import LoraConfig, SolverConfig
+from scope_selfplay.config.run import LoraConfig
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_rows
@@ -24,8 +22,6 @@ from scope_selfplay.training.passes import BatchRow, RolloutShare, UpdateRules, 
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import by_member, furthest, job_of, row, same, train_on
-
-pytestmark = pytest.mark.integration
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 
@@ -159,7 +155,7 @@ def test_every_loss_is_what_trl_computes_under_its_name(
     model = TrainedModel(random_policy, random_policy, LoraConfig(), Ranks(), placement, refers=False)
     policy_loss = PolicyLoss(loss_of(SolverConfig.model_validate({"loss": loss})), beta, None)
     advantages = [2.0, -1.5, 0.5, 1.0, -0.5, -1.5]
-    group = [RolloutShare.of(RewardedRollout([each], 1.0), mask_truncated=False) for each in rows]
+    group = [RolloutShare.of(RewardedRollout([each], 1.0)) for each in rows]
     rules = UpdateRules(policy_loss.loss.average, 1, 25, False, 64, teaches_flat=True)
     (plan,) = plan_updates([[group]], [advantages], rules)
     assert len(plan.passes[0]) > 2
@@ -200,23 +196,18 @@ def test_every_loss_is_what_trl_computes_under_its_name(
 
 
 def test_a_rollout_without_a_reward_is_masked_from_the_kl_as_well(
-    random_policy: Path, tmp_path: Path
+    random_policy: Path, speaking_policy: Path, tmp_path: Path
 ) -> None:
-    job = job_of(random_policy, tmp_path / "none", start=None, kl_beta=0.5)
+    job = job_of(random_policy, tmp_path / "none", start=speaking_policy, kl_beta=0.5)
     train_on(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
-    assert same(job.folder.checkpoint, random_policy)
+    assert same(job.folder.checkpoint, speaking_policy)
 
 
-def test_truncated_rollouts_teach_nothing_where_the_config_masks_them(
-    random_policy: Path, tmp_path: Path
-) -> None:
+def test_truncated_rollouts_are_learnt_from_and_counted(random_policy: Path, tmp_path: Path) -> None:
     def score(record: str, member: int, step: int) -> RewardedRollout:
         return replace(by_member(record, member, step), truncated=True)
 
-    masked = job_of(random_policy, tmp_path / "masked", mask_truncated=True)
-    train_on(masked, score)
-    assert same(masked.folder.checkpoint, random_policy)
-    kept = job_of(random_policy, tmp_path / "kept")
-    train_on(kept, score)
-    assert not same(kept.folder.checkpoint, random_policy)
-    assert [line["truncated"] for line in read_rows(kept.folder.metrics)] == [1.0]
+    job = job_of(random_policy, tmp_path / "kept")
+    train_on(job, score)
+    assert not same(job.folder.checkpoint, random_policy)
+    assert [line["truncated"] for line in read_rows(job.folder.metrics)] == [1.0]

@@ -5,18 +5,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schedule import stages_of
-from scope_selfplay.store import RunFolder, read_manifest
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.run import open_run
+from scope_selfplay.run.schedule import stages_of
+from scope_selfplay.store.folder import RunFolder, read_manifest
 from tests.integration.loop.test_run import SETTINGS
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).parents[3]
 # Their queries are no world's, so that only a random judge can judge them: test_paper_runs.py.
@@ -29,7 +25,7 @@ RUNS = [
 HERE = """
     stop_after=null iterations=1 domain=embedded model.dialect=qwen2.5 model.engine=in_process model.deterministic=true
     corpus.path=embedded corpus.sample=null corpus.reader=null corpus.held_out_path=null search.url=null
-    partners.challenger.base_url=null partners.solver.base_url=null compare.patience=null tasks.max_candidates=200
+    partners.challenger.base_url=null partners.solver.base_url=null compare.stop=never tasks.max_candidates=200
     challenger.max_turn=null solver.max_turn=null
 """
 

@@ -7,21 +7,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
 from benchmarks.embedded_speech import SPEECH
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Rollout, RolloutStatus, ToolCall
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Rollout, RolloutStatus, ToolCall
-from scope_selfplay.store import Stage, read_records
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.run import open_run
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage
 from tests.integration.loop.policies import write_speaking_policy
 from tests.integration.loop.test_run import SETTINGS
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,13 +4,11 @@ import math
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 
-from scope_selfplay.config import SolverConfig, load_config
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
@@ -18,8 +16,6 @@ from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampli
 from scope_selfplay.training.passes import BatchRow, batch_of
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import Score, furthest, job_of, train_on
-
-pytestmark = pytest.mark.integration
 
 PROMPT, TAIL = [40, 41, 42], [70, 71]
 

@@ -14,26 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra")
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference import Generate, Message, Sample
+from scope_selfplay.base.errors import InferenceError
+from scope_selfplay.base.sampling import Generate, Message, Sample
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.driver.local import run_all
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.sampling_processes import SamplingProcesses, SpreadModel
-from scope_selfplay.local import run_all
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.inference.processes import SamplingProcesses, SpreadModel
+from scope_selfplay.run.run import open_run
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import SETTINGS
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 OPTIONS: dict[str, Any] = {"slots": 8, "max_length": 160}
 
@@ -164,7 +160,7 @@ def test_a_process_that_dies_fails_its_calls_and_is_reported(model: Any, codec: 
 
 PARENT = """
 import os, signal, sys, time
-from scope_selfplay.inference.sampling_processes import SamplingProcesses
+from scope_selfplay.inference.processes import SamplingProcesses
 # A shell starts what runs in its background deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 print(SamplingProcesses(1).workers[0].pid, flush=True)

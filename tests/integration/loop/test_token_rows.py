@@ -1,28 +1,24 @@
-"""Rows of recorded episodes, id by id, for the three families; and what `scope lint-tokens` finds in templates."""
+"""Recorded episodes of the three families, and what `scope lint-tokens` finds in templates."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("torch", reason="needs the train extra")
-
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.base.values import Finish, Key, Passage, Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.keys import Key
-from scope_selfplay.lint_tokens import DifferenceKind, lint_tokens
-from scope_selfplay.schemas import Finish, Passage
-from scope_selfplay.tools import searching
-from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import Episode, run_episode, solver_episode
+from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, search_tool
+from scope_selfplay.training.lint import DifferenceKind, lint_tokens
+from scope_selfplay.training.rows import rows_from
 from tests.families import tokenizer_of
-
-pytestmark = pytest.mark.integration
 
 FOUND = "[1] Orsk: The dam was built in 1931."
 OPENINGS = {
@@ -46,11 +42,6 @@ TURNS = {
         ("<think>Who built it?</think>\n", '<function_calls>search(query="the dam")</function_calls>'),
         ("<think>I know.</think>\n", "<answer>Ana Reyes</answer>"),
     ),
-}
-SEARCH_RESULTS = {
-    "qwen2.5": ("user", f"<information>\n{FOUND}\n</information>"),
-    "qwen3": ("user", f"<tool_response>\n{FOUND}\n</tool_response>"),
-    "olmo3": ("environment", FOUND),
 }
 
 
@@ -77,17 +68,27 @@ class Orsk:
         return [Passage(id="p", title="Orsk", text="The dam was built in 1931.")]
 
 
-def rows_of(codec: ChatCodec, family: Any, *, ends: bool) -> TrainingRows:
-    lines = ["".join(parts) for parts in TURNS[family.name]]
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
-    episode = solver_episode(
-        policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
+def format_of(codec: ChatCodec, family: Dialect) -> PolicyFormat:
+    return PolicyFormat(codec, family, "S_0", RolloutLimits(8192))
+
+
+def begun(policy_format: PolicyFormat, tools: Sequence[Tool] = ()) -> Episode:
+    return solver_episode(
+        policy_format,
+        ("k",),
+        task_id="t",
+        prompt="Who built the dam?",
+        max_search_turns=5,
+        tools=(SEARCH, *tools),
     )
-    rollout = asyncio.run(
-        run_episode(episode, Recording(codec, lines, ends=ends), searching(Orsk(), 1), key=("k",))
-    )
-    assert rollout.answer == "Ana Reyes"
-    return rows_from(rollout, per_turn=family.drops_earlier_thinking)
+
+
+def played(
+    codec: ChatCodec, family: Dialect, lines: list[str], *, ends: bool = True, tools: Sequence[Tool] = ()
+) -> Rollout:
+    """An episode of these lines, with the search of `Orsk` and other tools."""
+    model, every = Recording(codec, lines, ends=ends), OpenTools([search_tool(Orsk(), 1), *tools])
+    return asyncio.run(run_episode(begun(format_of(codec, family), tools), model, every, key=("k",)))
 
 
 def ids_of(codec: ChatCodec, *texts: str) -> list[int]:
@@ -95,48 +96,10 @@ def ids_of(codec: ChatCodec, *texts: str) -> list[int]:
     return [each for text in texts for each in codec.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
-@pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
-def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> None:
-    codec, family = ChatCodec(tokenizer_of(name)), dialect(name)
-    eos = "<|im_end|>" if ends else ""
-    first, second = (ids_of(codec, "".join(parts)) + ids_of(codec, eos) for parts in TURNS[name])
-    said = ids_of(codec, TURNS[name][0][1]) + ids_of(codec, eos)
-    role, found = SEARCH_RESULTS[name]
-    prompt = ids_of(
-        codec,
-        f"{OPENINGS[name]}<|im_start|>user\n",
-        "Who built the dam?",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    )
-    heard = ids_of(
-        codec,
-        ("\n" if ends else "<|im_end|>\n") + f"<|im_start|>{role}\n",
-        found,
-        "<|im_end|>\n<|im_start|>assistant\n",
-    )
-    rows, split = rows_of(codec, family, ends=ends)
-    assert not split
-    logprobs = [[-float(n) for n in range(len(first))], [-float(len(first) + n) for n in range(len(second))]]
-    if name == "qwen3":
-        assert rows == [
-            TrainingRow(prompt, first, [1] * len(first), logprobs[0]),
-            TrainingRow(prompt + said + heard, second, [1] * len(second), logprobs[1]),
-        ]
-        return
-    assert rows == [
-        TrainingRow(
-            prompt,
-            first + heard + second,
-            [1] * len(first) + [0] * len(heard) + [1] * len(second),
-            logprobs[0] + [0.0] * len(heard) + logprobs[1],
-        )
-    ]
-
-
 def test_qwen3_that_keeps_its_thinking_is_one_row() -> None:
     codec = ChatCodec(tokenizer_of("qwen3"))
-    (row,), split = rows_of(codec, dialect("qwen3", "keep"), ends=True)
+    lines = ["".join(parts) for parts in TURNS["qwen3"]]
+    (row,), split = rows_from(played(codec, dialect("qwen3", "keep"), lines), per_turn=False)
     assert not split and row.mask.count(0) and "Who built it?" in codec.decode(row.completion_ids)
 
 
@@ -149,14 +112,7 @@ def test_thinking_that_the_template_opened_is_cut_with_its_opening() -> None:
     )
     codec, family = ChatCodec(tokenizer), dialect("qwen3")
     lines = [thought.removeprefix("<think>\n") + rest for thought, rest in TURNS["qwen3"]]
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
-    episode = solver_episode(
-        policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
-    )
-    rollout = asyncio.run(
-        run_episode(episode, Recording(codec, lines, ends=True), searching(Orsk(), 1), key=("k",))
-    )
-    first, second = rollout.turns
+    first, second = played(codec, family, lines).turns
     opened = codec.tokenizer.decode(first.prompt_ids)
     assert opened.endswith("assistant\n<think>\n") and first.thinking is not None
     seen = codec.tokenizer.decode(second.prompt_ids)

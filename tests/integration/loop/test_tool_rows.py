@@ -1,25 +1,25 @@
 """Rows of episodes with two tools, id by id, for the three families; and calls as a chat template writes them."""
 
-import asyncio
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from scope_selfplay.config.tools import OpenConfig
-from scope_selfplay.dialects import Dialect, dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.base import OpenConfig
+from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Document, Rollout
-from scope_selfplay.tools import SEARCH, OpenTools, Tool, ToolBudget, ToolResult, ToolSpec, search_tool
-from scope_selfplay.tools.open_document import open_tool
+from scope_selfplay.search.tools import (
+    Tool,
+    ToolBudget,
+    ToolResult,
+    ToolSpec,
+    open_tool,
+)
 from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
 from tests.families import tokenizer_of
-from tests.integration.loop.test_token_rows import FOUND, OPENINGS, TURNS, Orsk, Recording, ids_of
-
-pytestmark = pytest.mark.integration
+from tests.integration.loop.test_token_rows import FOUND, OPENINGS, TURNS, Orsk, ids_of, played
 
 PAGE = "Orsk\nThe dam was built in 1931. Its builder was Ana Reyes."
 FLIGHT = "FL101 08:10-09:55, 120 EUR"
@@ -81,42 +81,15 @@ def lines_of(name: str) -> list[str]:
     return [*(asking + call for call in WRITTEN[name]), answering + "<answer>Ana Reyes</answer>"]
 
 
-def played(codec: ChatCodec, family: Dialect, *, ends: bool) -> Rollout:
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(8192))
-    tools = own_tools()
-    episode = solver_episode(
-        policy_format,
-        ("k",),
-        task_id="t",
-        prompt="Who built the dam?",
-        max_search_turns=5,
-        tools=(SEARCH, *tools),
-    )
-    model = Recording(codec, lines_of(family.name), ends=ends)
-    every = OpenTools([search_tool(Library(), 1), *tools])
-    rollout = asyncio.run(run_episode(episode, model, every, key=("k",)))
-    assert rollout.answer == "Ana Reyes"
-    return rollout
-
-
 def rows_of(codec: ChatCodec, family: Dialect, *, ends: bool) -> TrainingRows:
-    return rows_from(played(codec, family, ends=ends), per_turn=family.drops_earlier_thinking)
-
-
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
-def test_calls_are_recorded_with_what_the_policy_was_shown(name: str) -> None:
-    family = dialect(name)
-    rollout = played(ChatCodec(tokenizer_of(name)), family, ends=True)
-    calls = [turn.call for turn in rollout.turns]
-    assert [call and call.tool for call in calls] == ["search", "open", "flights", None]
-    assert [call.result for call in calls[1:3] if call] == [PAGE, FLIGHT]
-    with_tools = family.with_tools([tool.form for tool in own_tools()])
-    assert tuple(with_tools.tool_call(tool, arguments) for tool, arguments, _ in CALLS) == WRITTEN[name]
+    rollout = played(codec, family, lines_of(family.name), ends=ends, tools=own_tools())
+    assert rollout.answer == "Ana Reyes"
+    return rows_from(rollout, per_turn=family.drops_earlier_thinking)
 
 
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
-def test_rows_with_two_more_tools_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> None:
+def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> None:
     codec, family = ChatCodec(tokenizer_of(name)), dialect(name)
     eos = "<|im_end|>" if ends else ""
     sampled = [ids_of(codec, line) + ids_of(codec, eos) for line in lines_of(name)]
@@ -135,6 +108,9 @@ def test_rows_with_two_more_tools_hold_exactly_what_was_seen_and_sampled(name: s
         "Who built the dam?",
         "<|im_end|>\n<|im_start|>assistant\n",
     )
+    # The log-probabilities that `Recording` numbers.
+    numbers = itertools.count()
+    spoken = [[-float(next(numbers)) for _ in line] for line in sampled]
     rows, split = rows_of(codec, family, ends=ends)
     assert not split
     if name == "qwen3":
@@ -142,32 +118,28 @@ def test_rows_with_two_more_tools_hold_exactly_what_was_seen_and_sampled(name: s
         kept = [ids_of(codec, call) + ids_of(codec, eos) for call in WRITTEN[name]]
         before = list(prompt)
         for number, own in enumerate(sampled):
-            assert rows[number].prompt_ids == before and rows[number].completion_ids == own
-            assert rows[number].mask == [1] * len(own)
+            assert rows[number] == TrainingRow(before, own, [1] * len(own), spoken[number])
             if number < len(heard):
                 before += kept[number] + heard[number]
         assert len(rows) == len(sampled)
         return
-    (row,) = rows
-    completion = list(sampled[0])
-    mask = [1] * len(sampled[0])
-    for result, own in zip(heard, sampled[1:], strict=True):
+    completion, mask, logprobs = list(sampled[0]), [1] * len(sampled[0]), spoken[0]
+    for result, own, said in zip(heard, sampled[1:], spoken[1:], strict=True):
         completion += result + own
         mask += [0] * len(result) + [1] * len(own)
-    assert isinstance(row, TrainingRow) and row.prompt_ids == prompt
-    assert row.completion_ids == completion and row.mask == mask
+        logprobs = logprobs + [0.0] * len(result) + said
+    assert rows == [TrainingRow(prompt, completion, mask, logprobs)]
 
 
-@pytest.mark.parametrize("name", ["qwen3"])
-def test_native_calls_and_results_are_the_chat_templates_own(name: str) -> None:
+def test_native_calls_and_results_are_the_chat_templates_own() -> None:
     """Qwen3's template, given tool calls and tool messages, renders the history that the last row begins with."""
-    codec = ChatCodec(tokenizer_of(name))
+    codec = ChatCodec(tokenizer_of("qwen3"))
     conversation: list[dict[str, Any]] = [{"role": "user", "content": "Who built the dam?"}]
     for tool, arguments, result in CALLS:
         call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
         conversation.append({"role": "assistant", "content": "", "tool_calls": [call]})
         conversation.append({"role": "tool", "content": result})
     native = codec.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-    last = rows_of(codec, dialect(name), ends=True).rows[-1]
+    last = rows_of(codec, dialect("qwen3"), ends=True).rows[-1]
     assert codec.tokenizer.decode(last.prompt_ids) == native
     assert last.prompt_ids == ids_of(codec, native)

@@ -1,6 +1,5 @@
 """A cold start on trajectories from outside: read, written by the policy's template, learnt by several processes."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -10,24 +9,16 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra")
-
-from scope_selfplay.config import load_config
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.errors import CorpusError
-from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.keys import Key
-from scope_selfplay.schemas import Finish, Passage
 from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, rows_of, trajectory_rows
-from scope_selfplay.tools import searching
 from scope_selfplay.training.rows import rows_from
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+from tests.integration.loop.test_token_rows import played
 
 REPOSITORY = Path(__file__).parents[3]
 QWEN3 = dialect("qwen3")
@@ -61,12 +52,6 @@ def test_a_conversation_with_calls_is_one_row_and_only_the_assistant_is_learnt()
     assert said.count("<|im_end|>") == 2 and said.endswith("<answer>At W.</answer><|im_end|>")
     assert '{"name": "search", "arguments": {"query": "search_poi: the dam"}}' in said
     assert "Where is the dam?" not in said and "Plan trips" not in said and "tool_response" not in said
-
-
-def test_thinking_is_learnt_where_the_template_writes_it() -> None:
-    codec = ChatCodec(tokenizer_of("qwen3"))
-    said = "".join(learnt(codec, trajectory()))
-    assert "<think>\nI must look.\n</think>" in said and "<think>\nFound.\n</think>" in said
 
 
 def test_a_template_that_rewrites_history_gives_a_row_per_turn() -> None:
@@ -120,16 +105,16 @@ def test_a_template_without_calls_and_a_text_with_special_tokens_are_refused() -
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", "lines.jsonl:2: the line"),
+        ("{", "lines.jsonl:2: not JSON"),
         ('{"messages": [{"role": "oracle", "content": "x"}]}', "messages.0.role"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "the last message is not the assistant's"),
-        ('{"question": "x"}', "messages: Field required"),
+        ('{"question": "x"}', "messages: field required"),
     ],
 )
 def test_what_is_no_trajectory_is_named_with_its_line(tmp_path: Path, line: str, told: str) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_text(json.dumps({"messages": MESSAGES}) + f"\n{line}\n")
-    with pytest.raises(CorpusError, match=r"lines\.jsonl:2") as found:
+    with pytest.raises(ConfigError, match=r"lines\.jsonl:2") as found:
         list(read_trajectories([file]))
     assert told in str(found.value)
 
@@ -139,7 +124,7 @@ def test_trajectories_beyond_the_limit_are_left_out_whole(tmp_path: Path) -> Non
     long = [*MESSAGES[:-1], {"role": "assistant", "content": "W " * 900}]
     file.write_text("".join(json.dumps({"messages": each}) + "\n" for each in (MESSAGES, long)))
     found = trajectory_rows([file], ChatCodec(tokenizer_of("qwen2.5")), QWEN3, max_length=900)
-    assert (found.trajectories, found.too_long, found.refused) == (1, 1, 0)
+    assert (found.learnt, found.too_long, found.refused) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "qwen3"])
@@ -158,27 +143,7 @@ def test_calls_that_a_rollout_would_not_make_are_refused_and_counted(
     unread = [*MESSAGES[:2], {**MESSAGES[2], "tool_calls": calls}, *MESSAGES[3:]]
     file.write_text("".join(json.dumps({"messages": each}) + "\n" for each in (MESSAGES, unread)))
     found = trajectory_rows([file], ChatCodec(tokenizer_of(family)), dialect(family), max_length=900)
-    assert (found.trajectories, found.unread, found.refused) == (1, 1, 0)
-
-
-class Scripted:
-    """A policy that says what the template writes for the trajectory."""
-
-    identity = "scripted"
-
-    def __init__(self, codec: ChatCodec, lines: list[str]) -> None:
-        self._codec, self._lines = codec, lines
-
-    async def generate(self, request: Generate, key: Key) -> Sample:
-        ids = self._codec.encode_tag(self._lines[int(key[-1])] + "<|im_end|>")
-        return Sample(ids, (0.0,) * len(ids), Finish.STOP)
-
-
-class Dam:
-    identity = "dam"
-
-    async def search(self, query: str, topk: int) -> list[Passage]:
-        return [Passage(id="p", title="W.", text="The dam is at W.")]
+    assert (found.learnt, found.unread, found.refused) == (1, 1, 0)
 
 
 def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_history() -> None:
@@ -189,17 +154,14 @@ def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_his
         f"<think>\nI must look.\n</think>\n\n{call}",
         "<think>\nFound.\n</think>\n\n<answer>At W.</answer>",
     ]
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
-    episode = solver_episode(
-        policy_format, ("k",), task_id="t", prompt=MESSAGES[1]["content"], max_search_turns=5
-    )
-    rollout = asyncio.run(run_episode(episode, Scripted(codec, lines), searching(Dam(), 1), key=("k",)))
+    rollout = played(codec, family, lines)
     assert rollout.answer == "At W."
-    played = rows_from(rollout, per_turn=family.drops_earlier_thinking).rows
-    texts = [codec.decode([*row.prompt_ids, *row.completion_ids]) for row in played]
+    rows = rows_from(rollout, per_turn=family.drops_earlier_thinking).rows
+    texts = [codec.decode([*row.prompt_ids, *row.completion_ids]) for row in rows]
     result = texts[-1].split("<tool_response>\n")[1].split("\n</tool_response>")[0]
+    asked = {"role": "user", "content": "Who built the dam?"}
     taught = rows_of(
-        trajectory(MESSAGES[1], MESSAGES[2], {"role": "tool", "content": result}, MESSAGES[4]), codec, family
+        trajectory(asked, MESSAGES[2], {"role": "tool", "content": result}, MESSAGES[4]), codec, family
     )
     assert taught is not None
     assert texts == [codec.decode([*row.prompt_ids, *row.completion_ids]) for row in taught]

@@ -6,28 +6,22 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from scope_selfplay.config import load_config
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.training import check_shares
-from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
     BATCH,
     GROUP,
-    NoEngine,
     by_member,
     furthest,
     job_of,
+    loop_of,
     same,
-    sampler_of,
     train_on,
 )
-
-pytestmark = pytest.mark.integration
 
 CLOSE = 5e-5
 
@@ -50,11 +44,11 @@ def test_updates_learn_from_their_own_groups_one_after_the_other(random_policy: 
     assert 1.2e-3 < furthest(job.folder.checkpoint, random_policy) <= 2.02e-3
 
 
-@pytest.mark.parametrize(("loss", "high"), [("grpo", None), ("cispo", 0.001)])
+@pytest.mark.parametrize("loss", ["grpo", "gspo"])
 def test_clips_bind_where_the_policy_has_left_the_one_that_sampled(
-    random_policy: Path, tmp_path: Path, loss: str, high: float | None
+    random_policy: Path, tmp_path: Path, loss: str
 ) -> None:
-    options = {"kl_beta": 0.0, "loss": loss, "clip_high": high, "learning_rate": 2e-2}
+    options = {"kl_beta": 0.0, "loss": loss, "learning_rate": 2e-2}
     one, four = (job_of(random_policy, tmp_path / str(number), epochs=number, **options) for number in (1, 4))
     (once,), (often,) = lines_of(one), lines_of(four)
     assert once["clipped"] == 0.0 < often["clipped"] < 1.0
@@ -63,31 +57,10 @@ def test_clips_bind_where_the_policy_has_left_the_one_that_sampled(
     assert moved[0] <= 2.02e-2 and 2.5e-2 < moved[1] <= 8.08e-2
 
 
-def test_a_killed_training_of_several_updates_goes_on_from_a_whole_step(
-    random_policy: Path, tmp_path: Path
-) -> None:
-    class Killed(Exception):
-        pass
-
-    def stop(step: int, line: dict[str, Any], accounts: Any) -> None:
-        if step == 2:
-            raise Killed
-
-    options: dict[str, Any] = {"steps": 3, "updates": 2, "epochs": 2}
-    whole = job_of(random_policy, tmp_path / "whole", **options)
-    train_on(whole, by_member)
-    with pytest.raises(Killed):
-        train_on(job_of(random_policy, tmp_path / "killed", on_step=stop, **options), by_member)
-    resumed = job_of(random_policy, tmp_path / "killed", **options)
-    asked = train_on(resumed, by_member)
-    assert [step for _, step in asked] == [1, 2]
-    assert same(resumed.folder.checkpoint, whole.folder.checkpoint)
-
-
 def test_updates_are_of_as_many_groups_each() -> None:
     with pytest.raises(ConfigError, match=r"updates \(3\) must divide the groups of a step, batch \(256\)"):
         load_config(None, ["solver.updates=3"])
-    settings = load_config(None, ["solver.updates=128"]).solver
+    settings = load_config(None, ["solver.updates=128", "challenger.updates=1"]).solver
     assert check_shares(settings, 2) == 128
     with pytest.raises(
         ConfigError, match=r"updates \(128\) must divide the 64 groups that each of 4 processes"
@@ -110,12 +83,12 @@ def test_without_a_kl_groups_that_teach_nothing_count_and_are_not_computed(
     for beta, computed in rows.items():
         job = job_of(random_policy, tmp_path / str(beta), loss=loss, kl_beta=beta)
         with job.ranks:
-            model = load(job)
-            model.model.register_forward_pre_hook(
+            loop = loop_of(job, half_flat)
+            loop.model.model.register_forward_pre_hook(
                 lambda module, args, given, computed=computed: computed.append(len(given["input_ids"])),
                 with_kwargs=True,
             )
-            TrainingLoop(job, model, NoEngine(), sampler_of(half_flat)).run()
+            loop.run()
         checkpoints.append(job.folder.checkpoint)
     # With a KL every row is learnt from.
     assert {beta: sum(computed) for beta, computed in rows.items()} == {0.0: GROUP, 1e-9: BATCH * GROUP}

@@ -1,6 +1,5 @@
 """Stored rollouts get their token ids back by being played again, and a policy learns from them."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -9,61 +8,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra")
-
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import Rollout
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages.warm_start import replay
 from scope_selfplay.store.card import Lineage
-from scope_selfplay.tools import searching
 from scope_selfplay.training.rows import TrainingRow
 from scope_selfplay.training.sft import WarmStart, sft
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
 from tests.integration.loop.test_faults_of_checkpoints import in_fork
-from tests.integration.loop.test_token_rows import TURNS, Orsk, Recording
-
-pytestmark = pytest.mark.integration
+from tests.integration.loop.test_token_rows import TURNS, begun, format_of, played
 
 
-def recorded(codec: ChatCodec, name: str) -> tuple[Rollout, PolicyFormat]:
-    family = dialect(name)
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
-    lines = ["".join(parts) for parts in TURNS[name]]
+def recorded(codec: ChatCodec, name: str) -> Rollout:
     # Only Qwen3 ends its answers with the end of the turn; the others stop at their closing tag.
-    model = Recording(codec, lines, ends=False)
-    episode = solver_episode(policy_format, ("k",), task_id="t", prompt="Who?", max_search_turns=5)
-    return asyncio.run(run_episode(episode, model, searching(Orsk(), 1), key=("k",))), policy_format
+    return played(codec, dialect(name), ["".join(parts) for parts in TURNS[name]], ends=False)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
 def test_a_stored_rollout_gets_the_ids_of_sampling_back(name: str) -> None:
     codec = ChatCodec(tokenizer_of(name))
-    rollout, policy_format = recorded(codec, name)
-    again = solver_episode(policy_format, ("k",), task_id="t", prompt="Who?", max_search_turns=5)
-    played = replay(rollout.without_ids(), again, policy_format, end=codec.end_of_turn)
-    assert played is not None
-    for before, after in zip(rollout.turns, played.turns, strict=True):
+    rollout, policy_format = recorded(codec, name), format_of(codec, dialect(name))
+    again = replay(rollout.without_ids(), begun(policy_format), policy_format)
+    assert again is not None
+    for before, after in zip(rollout.turns, again.turns, strict=True):
         assert after.prompt_ids == before.prompt_ids
-        ended = (
-            before.ids
-            if before.text.endswith(policy_format.dialect.stop)
-            else (*before.ids, codec.end_of_turn)
-        )
-        assert after.ids == ended
+        stopped = before.text.endswith(policy_format.dialect.stop)
+        assert after.ids == (before.ids if stopped else (*before.ids, codec.end_of_turn))
 
 
 def test_a_rollout_of_another_family_is_refused() -> None:
     codec = ChatCodec(tokenizer_of("qwen3"))
-    rollout, _ = recorded(codec, "qwen2.5")
-    policy_format = PolicyFormat(codec, dialect("qwen3"), "S_0", RolloutLimits(4096))
-    again = solver_episode(policy_format, ("k",), task_id="t", prompt="Who?", max_search_turns=5)
-    assert replay(rollout.without_ids(), again, policy_format, end=codec.end_of_turn) is None
+    policy_format = format_of(codec, dialect("qwen3"))
+    assert replay(recorded(codec, "qwen2.5").without_ids(), begun(policy_format), policy_format) is None
 
 
 ROWS = [

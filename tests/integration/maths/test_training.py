@@ -11,19 +11,19 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.config import load_config
-from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Comparison, Grade, Rollout
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import run_all
 from scope_selfplay.judge.fences import Fenced, read_fences
-from scope_selfplay.local import run_all
-from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-from scope_selfplay.maths.cli import ARENA_FILE, RUN_FILE
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Comparison, Grade, Rollout
-from scope_selfplay.stages import train_solver
-from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.rewards.problems import ARENA_FILE, RUN_FILE
+from scope_selfplay.rewards.verify import boxed_reward, last_box
+from scope_selfplay.run.given import read_given_tasks
+from scope_selfplay.run.run import open_run
+from scope_selfplay.stages.train import train_solver
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from scope_selfplay.training.loss import loss_of
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
@@ -34,7 +34,7 @@ CLUSTER_FILE = Path(__file__).parents[3] / "k8s/runs/reasoning-arena/run.yaml"
 SMALL = """
     name=sums iterations=1 seed=1 model.slots=16 solver.steps=2 solver.batch=2
     solver.group_size=4 solver.learning_rate=1e-2 solver.max_prompt=900
-    solver.max_response=60 model.max_length=1000 compare.resamples=100 compare.tasks=2
+    solver.max_response=60 model.max_length=1000 compare.tasks=2
     model.engine=in_process model.dialect=qwen2.5 model.deterministic=true solver.warmup_ratio=0
     challenger.max_prompt=256 challenger.max_response=256
 """

@@ -5,11 +5,20 @@ import signal
 
 import pytest
 
+from scope_selfplay.judge.protocol import (
+    GradeQuestion,
+    PairQuestion,
+    RubricQuestion,
+    ScoreQuestion,
+    SelectQuestion,
+)
+
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_answer
-from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
-from scope_selfplay.schemas import Check, Criterion, Fault, Role, Rollout, Rubric, Task
+from scope_selfplay.base.values import Check, Criterion, Fault, Role, Rollout, Rubric, Task
+from scope_selfplay.judge.protocol import Scale, Style, grade_answer
+from scope_selfplay.judge.rules import VerifierJudge
+from scope_selfplay.rewards.verify import BoxedVerifier, boxed_reward
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -91,14 +100,17 @@ async def test_a_checked_criterion_is_decided_by_its_rule_and_costs_no_call() ->
 async def test_the_verifier_judge_knows_right_from_wrong_and_refuses_the_rest() -> None:
     judge = VerifierJudge()
     right, wrong = rollout("right", box("6/2")), rollout("wrong", box("4"))
-    found = await judge.compare(TASK, wrong, right, style=Style.PREFERENCE)
-    assert found.outcome == (0.0, 1.0)
-    assert (await judge.compare(TASK, right, right, style=Style.SCORES)).outcome == (1.0, 1.0)
+    found = await judge.ask(PairQuestion(TASK, wrong, right, style=Style.PREFERENCE))
+    assert found.value == (0.0, 1.0)
+    assert (await judge.ask(PairQuestion(TASK, right, right, style=Style.SCORES))).value == (1.0, 1.0)
     bare = TASK.model_copy(update={"reference": None})
-    refused = await judge.compare(bare, right, wrong, style=Style.SCORES)
-    assert refused.outcome is None and refused.verdict.fault is Fault.REFUSED
-    assert (await judge.select(TASK, None, [wrong, right], 1)).numbers == [1]
-    assert (await judge.select(TASK, None, [right, right], 1)).verdict.fault is Fault.REFUSED
-    assert (await judge.score(TASK, rollout("r", box("3")), None, scale=Scale.CORRECTNESS)).value == 1.0
-    assert (await judge.grade(TASK, Criterion(text="ProblemKind."), "x", key=(0,))).fault is Fault.REFUSED
-    assert await judge.write_rubric(TASK, ()) is None
+    refused = await judge.ask(PairQuestion(bare, right, wrong, style=Style.SCORES))
+    assert refused.value is None and refused.verdict.fault is Fault.REFUSED
+    assert (await judge.ask(SelectQuestion(TASK, None, [wrong, right], 1))).value == [1]
+    assert (await judge.ask(SelectQuestion(TASK, None, [right, right], 1))).verdict.fault is Fault.REFUSED
+    assert (
+        await judge.ask(ScoreQuestion(TASK, rollout("r", box("3")), None, scale=Scale.CORRECTNESS))
+    ).value == 1.0
+    graded = await judge.ask(GradeQuestion(TASK, Criterion(text="ProblemKind."), "x"))
+    assert graded.verdict.fault is Fault.REFUSED
+    assert (await judge.ask(RubricQuestion(TASK, ()))).value is None

@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from retrieval.build import build_bm25
 from retrieval.server import build_app
 from retrieval.service import SearchService, ServiceSettings
-from scope_selfplay.schemas import Document
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.base.values import Document
+from scope_selfplay.net.serve import serving
 from tests.world_data import write_world_data
 
 Running = Callable[..., AbstractAsyncContextManager[str]]

@@ -3,20 +3,17 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from retrieval.client import HttpSearcher
-from retrieval.in_process import bm25_searcher
-from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
-from scope_selfplay.schemas import Document
-from scope_selfplay.wire.json_client import RetryPolicy
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
+from scope_selfplay.net.client import RetryPolicy
 
 from .conftest import Running, serve_app
 
@@ -24,15 +21,6 @@ pytestmark = pytest.mark.integration
 
 HASTY = RetryPolicy(deadline=3.0, attempt=0.3, attempts=4, first_pause=0.01, longest_pause=0.05)
 GOOD = {"result": [[{"document": {"id": "a", "contents": '"T"\ntext'}, "score": 1.5}]]}
-
-
-async def test_http_and_in_process_give_the_same_passages(
-    running: Running, index_folder: Path, towns: list[Document]
-) -> None:
-    local = bm25_searcher(towns)
-    async with running(index_folder) as url, HttpSearcher(url) as remote:
-        for query in ("Town 7", "town123 piers", "zyzzyva", "harbour"):
-            assert await remote.search(query, 3) == await local.search(query, 3)
 
 
 @pytest.mark.fault(6)
@@ -109,10 +97,6 @@ async def half_a_body() -> Response:
     return Response(b'{"result": [[', headers={"Content-Length": "13"})
 
 
-async def redirects() -> Response:
-    return RedirectResponse("http://127.0.0.1:9/retrieve", 307)
-
-
 @pytest.mark.fault(5)
 @pytest.mark.parametrize(
     "fault",
@@ -183,22 +167,6 @@ async def test_a_response_of_another_shape_is_an_error_and_never_empty(body: obj
     assert peer.calls == 1
 
 
-async def test_redirects_are_not_followed() -> None:
-    async with serve_app(Peer(redirects).app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
-        with pytest.raises(SearchError, match="status 307"):
-            await searcher.search("q", 3)
-
-
-async def test_a_huge_response_is_cut_off() -> None:
-    retry_policy = replace(HASTY, max_response=1000)
-    async with (
-        serve_app(Peer(gives(b" " * 5000)).app()) as url,
-        HttpSearcher(url, retry_policy=retry_policy) as searcher,
-    ):
-        with pytest.raises(SearchError, match="more than 1,000 bytes"):
-            await searcher.search("q", 3)
-
-
 @pytest.mark.fault(6)
 async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
     peer = Peer(gives(GOOD, X_Scope_Index="another"))
@@ -234,27 +202,9 @@ async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
     print("searches during an outage: 30 injected, 30 answered, 0 empty")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "ftp://127.0.0.1/x",
-        "http://example.org",
-        "http://user:password@127.0.0.1",
-        "http://127.0.0.1:99999",
-        "http://127.0.0.1/?x=1",
-        "file:///etc/passwd",
-        "http://[::1",
-        "",
-    ],
-)
-def test_urls_outside_the_allow_list_are_refused(url: str) -> None:
+def test_a_url_outside_the_allow_list_is_refused() -> None:
     with pytest.raises(ConfigError, match="retriever URL"):
-        HttpSearcher(url, allowed_hosts={"127.0.0.1"})
-
-
-def test_link_local_addresses_are_refused_even_when_listed() -> None:
-    with pytest.raises(ConfigError, match="link-local"):
-        HttpSearcher("http://169.254.169.254/", allowed_hosts={"169.254.169.254"})
+        HttpSearcher("http://example.org", allowed_hosts={"127.0.0.1"})
 
 
 async def test_the_field_s_full_endpoint_url_is_accepted(running: Running, index_folder: Path) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
+from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.cli import cli
-from scope_selfplay.config import SearchConfig
-from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
-from scope_selfplay.schemas import Document, Passage
-from scope_selfplay.search import IndexRecord, Library, Searcher, open_retriever
-from scope_selfplay.search_engines.encoding import open_query_encoder
-from scope_selfplay.store import RunFolder
+from scope_selfplay.config.base import SearchConfig
+from scope_selfplay.search.engines import open_query_encoder
+from scope_selfplay.search.searcher import IndexRecord, Searcher, open_retriever
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.random_encoder import write_random_encoder
 from tests.engines import LocalQdrant, RecordedElasticsearch, Row, basic, served
 
@@ -80,7 +80,6 @@ def found(searcher: Searcher, query: str, topk: int = 3) -> list[Passage]:
 
 
 def whole(searcher: Searcher, passage_id: str) -> Document | None:
-    assert isinstance(searcher, Library)
     return asyncio.run(searcher.document(passage_id))
 
 
@@ -100,7 +99,7 @@ def test_rows_without_a_title_are_passages_too(engine: Engine, tmp_path: Path) -
 
 
 def test_open_shows_the_field_with_the_whole_document(engine: Engine, tmp_path: Path) -> None:
-    searcher = engine.open(tmp_path / "run", engine={"document": "whole"})
+    searcher = engine.open(tmp_path / "run", engine={"fields": {"document": "whole"}})
     shown = whole(searcher, engine.first_id)
     assert shown is not None and (shown.title, shown.text) == ("Orsk", "Orsk is a town. All of it.")
     passage = found(engine.open(tmp_path / "other"), "A heron without a title.", 1)[0]
@@ -139,7 +138,7 @@ def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -
     with pytest.raises(RunMismatchError, match=r"\(5 passages\), .* was made with"):
         engine.open(tmp_path / "run")
     # A step of a training begins a loop of its own, which asks again what is served.
-    with pytest.raises(RunMismatchError, match="search that index, or start a new run"):
+    with pytest.raises(RunMismatchError, match="serve that index, or start a new run"):
         found(searcher, "Orsk")
 
 
@@ -148,14 +147,14 @@ def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -
     [
         ({"index": "wikis"}, "wikis"),
         (
-            {"document": "body"},
-            "search.engine.document: a row of wiki has no field 'body'; its fields: id, te",
+            {"fields": {"document": "body"}},
+            "search.engine.fields.document: a row of wiki has no field 'body'; its fields: id, te",
         ),
-        ({"title": "heading"}, None),
+        ({"fields": {"title": "heading"}}, None),
     ],
 )
 def test_settings_that_do_not_fit_the_index_are_named(
-    engine: Engine, tmp_path: Path, wrong: dict[str, str], said: str | None
+    engine: Engine, tmp_path: Path, wrong: dict[str, Any], said: str | None
 ) -> None:
     if said is None:
         assert (
@@ -238,5 +237,5 @@ def test_the_commands_take_an_engine_like_any_retriever(engine: Engine, tmp_path
     assert tried.exit_code == 0, tried.output
     assert "Orsk: Orsk is a town below a dam." in tried.stdout
     checked = CliRunner().invoke(cli, ["preflight", "--json", *options, "--root", str(tmp_path / "runs")])
-    row = next(row for row in json.loads(checked.stdout) if row["what"] == "retriever")
-    assert "with 4 passages; 0 of 8 of the run's" in row["found"], row
+    row = next(row for row in json.loads(checked.stdout) if row["where"] == "retriever")
+    assert "with 4 passages; 0 of 8 of the run's" in row["what"], row

@@ -11,6 +11,7 @@ import pytest
 
 from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
+from retrieval.client import open_index
 from retrieval.corpus import read_documents
 from retrieval.dense import FLAT
 from retrieval.encoder import (
@@ -22,8 +23,7 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.in_process import open_index
-from retrieval.index_folder import read_manifest
+from retrieval.folder import read_manifest
 from retrieval.passages import Passages
 from scope_selfplay.testing.random_encoder import write_random_encoder
 

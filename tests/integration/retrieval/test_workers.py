@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.index_folder import MANIFEST, read_manifest, write_json
-from retrieval.search_workers import WorkerEngine
+from retrieval.folder import MANIFEST, read_manifest
 from retrieval.service import SearchService, ServiceSettings
-from scope_selfplay.errors import ConfigError, RecordError, SearchError
+from retrieval.workers import WorkerEngine
+from scope_selfplay.base.errors import ConfigError, RecordError, SearchError
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +39,8 @@ async def test_a_damaged_index_is_the_users_error_with_workers_and_without(
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
     # The manifest fits its files, so that only who opens the index can tell.
-    write_json(folder / MANIFEST, read_manifest(folder).model_copy(update={"rows": 499}))
+    changed = read_manifest(folder).model_copy(update={"rows": 499})
+    (folder / MANIFEST).write_text(changed.model_dump_json())
     service = SearchService(ServiceSettings(folder=folder, workers=workers))
     with pytest.raises(RecordError, match="500 rows, the manifest says 499") as raised:
         await service.load()
@@ -66,7 +67,8 @@ async def test_a_worker_is_started_again_until_the_index_is_whole(index_folder: 
 async def test_the_gpu_profile_is_served_by_one_worker_only(index_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
-    write_json(folder / MANIFEST, read_manifest(folder).model_copy(update={"profile": "gpu"}))
+    changed = read_manifest(folder).model_copy(update={"profile": "gpu"})
+    (folder / MANIFEST).write_text(changed.model_dump_json())
     service = SearchService(ServiceSettings(folder=folder, workers=4))
     with pytest.raises(ConfigError, match=r"--workers 4.*serve the gpu profile with --workers 1"):
         await service.load()

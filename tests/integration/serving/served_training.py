@@ -21,10 +21,10 @@ from typing import Any
 
 import click
 
-from scope_selfplay.config import LoraConfig, ModelConfig
-from scope_selfplay.inference import Generate
-from scope_selfplay.schemas import Role
-from scope_selfplay.terminal import run_command
+from scope_selfplay.base.sampling import Generate
+from scope_selfplay.base.terminal import run_command
+from scope_selfplay.base.values import Role
+from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.training.engines import Rows, StepResult, in_groups, open_engine
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load

@@ -18,19 +18,20 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 import torch
 
-from benchmarks.embedded_tasks import write_tasks
+from benchmarks.embedded_speech import write_tasks
 from benchmarks.gpu import policies
 from benchmarks.gpu.scales import TINY
-from scope_selfplay.config import LoraConfig, ModelConfig, load_config
-from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.base.sampling import Generate, Sample
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.inference.checkpoints import load_model
-from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.stages import train_challenger, train_solver
-from scope_selfplay.stages import training as stage_of_training
-from scope_selfplay.store import Stage
+from scope_selfplay.inference.stepped import SteppedEngine
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages import train as stage_of_training
+from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups, whole_weights
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -130,7 +131,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[SleepingLLM]:
     vllm.LLM = SleepingLLM  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.setattr(SleepingLLM, "made", [], raising=False)
-    monkeypatch.setattr("scope_selfplay.inference.stepped_engine.vllm_params", lambda sampling: sampling)
+    monkeypatch.setattr("scope_selfplay.inference.stepped.vllm_params", lambda sampling: sampling)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         # They are set for vLLM.
         monkeypatch.setenv(name, "")

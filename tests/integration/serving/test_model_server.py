@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +18,22 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
-from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
+
+from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
+from scope_selfplay.base.sampling import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
-from scope_selfplay.model_server.app import EngineOptions, ModelService, open_service, serving_model
-from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
-from scope_selfplay.wire.replicas import ReplicatedClient, by_rank
-from scope_selfplay.wire.serving import listen
+from scope_selfplay.inference.served import Served, ServedModel, ask_what_is_served
+from scope_selfplay.inference.server import ModelService, model_app
+from scope_selfplay.net.client import Client, RetryPolicy, rank
+from scope_selfplay.net.serve import serving
+from scope_selfplay.store.folder import weights_hash
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-OPTIONS = EngineOptions(name="tiny", slots=8, max_length=160)
+OPTIONS: dict[str, Any] = {"name": "tiny", "slots": 8, "max_length": 160}
 HASTY = RetryPolicy(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
 
 
@@ -62,11 +61,9 @@ async def _together(model: PolicyModel, asked: list[Generate]) -> list[Sample]:
     return await asyncio.gather(*(model.generate(request, ("key", row)) for row, request in enumerate(asked)))
 
 
-def _client(url: str, codec: ChatCodec, served: Served, **options: Any) -> ServedModel:
+def _client(url: str, codec: ChatCodec, served: Served, *more: str, **options: Any) -> ServedModel:
     settings: dict[str, Any] = {"identity": "S_0", "max_length": 160, "temperature": 0.8, **options}
-    return ServedModel(
-        lambda: ReplicatedClient([JsonClient(url, retry_policy=HASTY)]), served, codec, **settings
-    )
+    return ServedModel(lambda: Client(url, *more, retry_policy=HASTY), served, codec, **settings)
 
 
 async def test_the_same_request_gives_the_same_ids_as_in_this_process(
@@ -76,9 +73,9 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
         load_model(random_policy), codec, identity="S_0", slots=3, max_length=160, temperature=0.8
     )
     expected = await _together(here, asked)
-    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
-        async with JsonClient(url) as inner, JsonClient(url.removesuffix("/v1")) as outer:
-            served = await ask_what_is_served(inner, outer, None)
+    async with serving(model_app(ModelService(str(random_policy), **OPTIONS))) as url:
+        async with Client(url) as client:
+            served = await ask_what_is_served(client, None)
         found = await _together(_client(url, codec, served), asked)
     assert served == Served("tiny", str(random_policy.resolve()), weights_hash(random_policy), 160)
     assert [each.ids for each in found] == [each.ids for each in expected]
@@ -92,25 +89,17 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
 async def test_replicas_answer_as_one_engine_does_also_when_one_goes_away(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
-        async with JsonClient(url) as inner, JsonClient(url.removesuffix("/v1")) as outer:
-            served = await ask_what_is_served(inner, outer, None)
+    async with serving(model_app(ModelService(str(random_policy), **OPTIONS))) as url:
+        async with Client(url) as client:
+            served = await ask_what_is_served(client, None)
         expected = await _together(_client(url, codec, served), asked)
-        staying = open_service(str(random_policy), OPTIONS)
-        async with AsyncExitStack() as stack, serving_model(staying) as other:
-            going = open_service(str(random_policy), OPTIONS)
-            gone = await stack.enter_async_context(serving_model(going))
-            clients = [JsonClient(each, retry_policy=HASTY) for each in (gone, other)]
-            tasks = _of_each(clients)
+        staying = ModelService(str(random_policy), **OPTIONS)
+        async with AsyncExitStack() as stack, serving(model_app(staying)) as other:
+            going = ModelService(str(random_policy), **OPTIONS)
+            gone = await stack.enter_async_context(serving(model_app(going)))
+            tasks = _of_each([gone, other])
             named = [request._replace(opening=tasks[row // 3]) for row, request in enumerate(asked)]
-            model = ServedModel(
-                lambda: ReplicatedClient(clients),
-                served,
-                codec,
-                identity="S_0",
-                max_length=160,
-                temperature=0.8,
-            )
+            model = _client(gone, codec, served, other)
             assert [each.ids for each in await _together(model, named)] == [each.ids for each in expected]
             answered = [_samples(service) for service in (going, staying)]
             assert answered == [6, 6]
@@ -119,11 +108,11 @@ async def test_replicas_answer_as_one_engine_does_also_when_one_goes_away(
             assert _samples(staying) == answered[1] + len(named)
 
 
-def _of_each(clients: list[JsonClient]) -> list[str]:
+def _of_each(urls: list[str]) -> list[str]:
     """Two tasks for each of the servers to which they belong."""
     names = [f"task-{number}" for number in range(100)]
-    first = {name: by_rank(name, clients, lambda client: client.url)[0] for name in names}
-    return [name for client in clients for name in [each for each in names if first[each] is client][:2]]
+    first = {name: min(urls, key=partial(rank, name)) for name in names}
+    return [name for url in urls for name in [each for each in names if first[each] == url][:2]]
 
 
 def _samples(service: ModelService) -> int:
@@ -135,7 +124,7 @@ def _samples(service: ModelService) -> int:
 async def test_other_weights_after_the_handshake_are_noticed(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving(model_app(ModelService(str(random_policy), **OPTIONS))) as url:
         model = _client(url, codec, Served("tiny", None, "0" * 12, 160))
         with pytest.raises(RunMismatchError, match=f"now serves weights {weights_hash(random_policy)}"):
             await model.generate(asked[0], ("key",))
@@ -144,8 +133,8 @@ async def test_other_weights_after_the_handshake_are_noticed(
 async def test_a_client_that_goes_away_frees_its_slot(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    service = open_service(str(random_policy), replace(OPTIONS, slots=1))
-    async with serving_model(service) as url:
+    service = ModelService(str(random_policy), **(OPTIONS | {"slots": 1}))
+    async with serving(model_app(service)) as url:
         model = _client(url, codec, Served("tiny", None, None, 160))
         calls = [asyncio.create_task(model.generate(each, (row,))) for row, each in enumerate(asked)]
         while service.engine.running + service.engine.waiting < len(calls):
@@ -161,8 +150,8 @@ async def test_a_client_that_goes_away_frees_its_slot(
 
 
 async def test_refusals_say_what_is_wrong(random_policy: Path, codec: ChatCodec) -> None:
-    service = open_service(str(random_policy), OPTIONS, api_key="secret")
-    async with serving_model(service) as url, aiohttp.ClientSession() as http:
+    service = ModelService(str(random_policy), **OPTIONS, api_key="secret")
+    async with serving(model_app(service)) as url, aiohttp.ClientSession() as http:
 
         async def status(body: object, key: str = "secret") -> int:
             headers = {"Authorization": f"Bearer {key}"}
@@ -191,32 +180,31 @@ async def test_refusals_say_what_is_wrong(random_policy: Path, codec: ChatCodec)
 
 
 async def test_what_is_no_such_server_or_model_is_one_line(random_policy: Path) -> None:
-    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving(model_app(ModelService(str(random_policy), **OPTIONS))) as url:
         outer = url.removesuffix("/v1")
-        async with (
-            JsonClient(url, retry_policy=HASTY) as client,
-            JsonClient(outer, retry_policy=HASTY) as root,
-        ):
+        async with Client(url, retry_policy=HASTY) as client, Client(outer, retry_policy=HASTY) as root:
             with pytest.raises(ConfigError, match=r"does not serve other; it serves \['tiny'\]"):
-                await ask_what_is_served(client, root, "other")
+                await ask_what_is_served(client, "other")
             with pytest.raises(ConfigError, match="lists no models"):
-                await ask_what_is_served(root, root, None)
-    async with JsonClient("http://127.0.0.1:9/v1", retry_policy=HASTY) as client:
+                await ask_what_is_served(root, None)
+    async with Client("http://127.0.0.1:9/v1", retry_policy=HASTY) as client:
         with pytest.raises(InferenceError, match="see that the server runs"):
-            await ask_what_is_served(client, client, None)
+            await ask_what_is_served(client, None)
 
 
 async def test_a_server_that_is_back_in_time_costs_no_turn_and_one_that_stays_away_is_told_once(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
     outages: list[InferenceError] = []
-    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving(model_app(ModelService(str(random_policy), **OPTIONS))) as url:
         model = _client(url, codec, Served("tiny", None, None, 160), on_outage=outages.append)
         expected = await model.generate(asked[0], ("key", 0))
     waiting = asyncio.create_task(model.generate(asked[0], ("key", 0)))
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    async with serving_model(open_service(str(random_policy), OPTIONS), port=int(url.split(":")[2][:-3])):
+    async with serving(
+        model_app(ModelService(str(random_policy), **OPTIONS)), port=int(url.split(":")[2][:-3])
+    ):
         assert await waiting == expected
     for _ in range(2):
         with pytest.raises(InferenceError, match="run the same command again"):
@@ -224,28 +212,12 @@ async def test_a_server_that_is_back_in_time_costs_no_turn_and_one_that_stays_aw
     assert len(outages) == 1
 
 
-async def test_a_taken_port_is_outside_trouble(random_policy: Path) -> None:
-    service = open_service(str(random_policy), OPTIONS)
-    with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
-        async with serving_model(service, port=other.getsockname()[1]):
-            raise AssertionError("it listens where another does")
-
-
 def test_the_command_serves_and_finishes_what_has_arrived_when_it_is_told_to_stop(
     random_policy: Path, codec: ChatCodec
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "scope_selfplay.cli",
-        "serve-model",
-        str(random_policy),
-        "--port",
-        str(port),
-    ]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    port = free_port()
+    command = [sys.executable, "-m", "scope_selfplay.cli", "serve-model", str(random_policy)]
+    server = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.PIPE, text=True)
     try:
         _until(lambda: _get(f"http://127.0.0.1:{port}/health") == {"status": "ok"}, server)
         info = _get(f"http://127.0.0.1:{port}/info")

@@ -14,14 +14,15 @@ from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
 from retrieval.server import build_app
 from retrieval.service import SearchService, ServiceSettings
-from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import SearchError
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import Candidate, Reason, Rollout, RolloutStatus
-from scope_selfplay.stages import make_held_out
-from scope_selfplay.store import Stage, read_records
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.base.errors import SearchError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate, Reason, Rollout, RolloutStatus
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage
 from tests.integration.retrieval.conftest import serve_app
 from tests.integration.serving.threads import in_thread
 
@@ -73,7 +74,7 @@ async def _serving(index: Path, away: list[Away], *, before: int, seconds: float
 
 def _held_out(root: Path, *settings: str) -> Run:
     run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     return run
 
 

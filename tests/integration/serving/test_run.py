@@ -11,18 +11,20 @@ pytest.importorskip("torch", reason="needs the train extra")
 
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
-from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import load_config
-from scope_selfplay.corpus import read_documents as read_corpus
-from scope_selfplay.errors import RunMismatchError
-from scope_selfplay.judge.server import lexical_app
-from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
-from scope_selfplay.schemas import Candidate, Role, RolloutStatus
-from scope_selfplay.stages import compare, make_held_out, make_tasks
-from scope_selfplay.store import Stage, read_records
-from scope_selfplay.wire.serving import serving
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.base.errors import RunMismatchError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Candidate, Role, RolloutStatus
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.read import read_documents as read_corpus
+from scope_selfplay.inference.server import ModelService, model_app
+from scope_selfplay.judge.served import lexical_app
+from scope_selfplay.net.serve import serving
+from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Stage
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 
@@ -49,7 +51,7 @@ SMALL = (
 def _run(root: Path, *settings: str) -> Run:
     """Held-out tasks, their answers by S_0, and tasks of C_0 tried on S_0: all that frozen policies do."""
     run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Progress())
-    make_held_out(run)
+    make_tasks(run, 0)
     compare(run, 0)
     make_tasks(run, 1)
     return run
@@ -83,11 +85,11 @@ def served(in_one_process: Run, tmp_path: Path) -> Iterator[list[str]]:
     """The settings of a run whose partners, retriever and judge are servers."""
     corpus = in_one_process.folder.corpus
     build_bm25(read_documents(corpus), tmp_path / "index")
-    service = open_service("embedded", EngineOptions(slots=16))
+    service = ModelService("embedded", slots=16)
     with ExitStack() as stack:
         retriever = stack.enter_context(in_thread(serve_folder(tmp_path / "index")))
         judge = stack.enter_context(in_thread(serving(lexical_app(read_corpus(corpus)))))
-        model = stack.enter_context(in_thread(serving_model(service)))
+        model = stack.enter_context(in_thread(serving(model_app(service))))
         yield [
             f"search.url={retriever}",
             "judge.kind=model",
@@ -112,7 +114,7 @@ def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
 def test_a_partner_with_other_weights_is_refused(
     in_one_process: Run, speaking_policy: Path, tmp_path: Path
 ) -> None:
-    with in_thread(serving_model(open_service(str(speaking_policy), EngineOptions(slots=2)))) as url:
+    with in_thread(serving(model_app(ModelService(str(speaking_policy), slots=2)))) as url:
         config = load_config(DEFAULT_CONFIG, [*SMALL, f"partners.solver.base_url={url}"])
         run = open_run(config, in_one_process.folder.path.parent, Progress())
         with pytest.raises(

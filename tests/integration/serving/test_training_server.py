@@ -28,16 +28,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from jobs.launch import TrainingNode, rank_environments
-from scope_selfplay import engines
-from scope_selfplay.errors import ExitCode, InferenceError, OutsideError
-from scope_selfplay.model_server.app import EngineOptions, model_app, open_service
-from scope_selfplay.schemas import Role
+from scope_selfplay.base.errors import ExitCode, InferenceError, OutsideError
+from scope_selfplay.base.values import Role
+from scope_selfplay.inference.server import ModelService, model_app
+from scope_selfplay.net.client import RetryPolicy
+from scope_selfplay.net.serve import serving
+from scope_selfplay.run import engines
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.wire.json_client import RetryPolicy
-from scope_selfplay.wire.serving import serving
 from tests.integration.serving.served_training import sampler_of, served_job
 from tests.integration.serving.threads import in_thread
 from tests.ports import free_port
@@ -56,7 +56,7 @@ class TakesWeights:
     """A server of a policy with vLLM's endpoints for weights; the policy stays as it is."""
 
     def __init__(self, policy: Path, folder: Path) -> None:
-        self.service = open_service(str(policy), EngineOptions(slots=4, max_length=128))
+        self.service = ModelService(str(policy), slots=4, max_length=128)
         self.asked: list[str] = []
         self.announced: list[dict[str, Any]] = []
         self._push = folder / "push"
@@ -182,7 +182,7 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
     server, url = served
     monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
     hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
-    monkeypatch.setattr(engines, "WEIGHT_SERVER_RETRIES", hasty)
+    monkeypatch.setattr(engines, "SERVER_RETRIES", hasty)
     outages: list[OutsideError] = []
 
     def leave(step: int) -> None:

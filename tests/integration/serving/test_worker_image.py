@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import load_config
-from scope_selfplay.progress import Progress
-from scope_selfplay.run import Run, open_run
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.run.run import Run, open_run
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.serving.test_run import SMALL, held_out_answers, in_one_process, served, what_came_out
 
@@ -54,8 +54,8 @@ def test_stages_that_train_nothing_need_no_torch(
 @pytest.mark.parametrize(
     "program",
     [
-        "import jobs.run_controller, scope_selfplay.controller.loop, scope_selfplay.controller.cluster",
-        "import scope_selfplay.viewer.app, scope_selfplay.maths, math_verify",
+        "import jobs.run_controller, scope_selfplay.driver.loop, scope_selfplay.driver.api",
+        "import scope_selfplay.report.app, scope_selfplay.rewards, math_verify",
         "import jobs.fetch_model, huggingface_hub; from scope_selfplay.inference.checkpoints import policy_path",
     ],
 )

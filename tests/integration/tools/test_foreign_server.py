@@ -2,26 +2,22 @@
 
 import asyncio
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
 pytest.importorskip("mcp_server_time", reason="needs the package mcp-server-time")
 
+from scope_selfplay.base.values import ToolFault
 from scope_selfplay.cli import cli
-from scope_selfplay.config.tools import ToolConfig
-from scope_selfplay.dialects import DIALECTS
-from scope_selfplay.schemas import ToolFault
-from scope_selfplay.search import NothingToSearch
-from scope_selfplay.tools import OpenTools, ToolResult, UseTool
-from scope_selfplay.tools.listing import listed
-from scope_selfplay.tools.opening import OpenedTools, open_tools
+from scope_selfplay.config.base import ToolConfig
+from scope_selfplay.dialects.families import DIALECTS
+from scope_selfplay.search.mcp import OpenedTools, open_tools
+from scope_selfplay.search.searcher import NothingToSearch
+from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool, listed
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -59,17 +55,6 @@ def test_its_schema_refuses_what_lacks_an_argument_and_every_family_can_list_it(
         assert "convert_time" in listed(clock.tools, family) and "source_timezone" in listed(
             clock.tools, family
         )
-
-
-def test_killed_it_is_started_again_and_the_call_is_answered(clock: OpenedTools) -> None:
-    ask(clock, NOON)
-    (process,) = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "mcp_server_time" in " ".join(child.cmdline())
-    ]
-    os.kill(process.pid, signal.SIGKILL)
-    assert ask(clock, NOON).fault is None and clock.servers[0].starts == 2
 
 
 def test_the_command_calls_it() -> None:

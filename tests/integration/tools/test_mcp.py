@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,13 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
-from scope_selfplay.config.tools import McpConfig, ToolConfig
-from scope_selfplay.errors import ConfigError, RunMismatchError, ToolError
-from scope_selfplay.schemas import ToolFault
-from scope_selfplay.search import NothingToSearch
-from scope_selfplay.store import RunFolder
-from scope_selfplay.tools import ToolResult
-from scope_selfplay.tools.mcp_server import McpServer
-from scope_selfplay.tools.opening import OpenedTools, check_same_tools, open_tools
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, ToolError
+from scope_selfplay.base.values import ToolFault
+from scope_selfplay.config.base import McpConfig, ToolConfig
+from scope_selfplay.search.mcp import McpServer, OpenedTools, check_same_tools, open_tools
+from scope_selfplay.search.searcher import NothingToSearch
+from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool
+from scope_selfplay.store.folder import RunFolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -52,9 +52,8 @@ def outages() -> list[Exception]:
 
 @pytest.fixture
 def flights(outages: list[Exception]) -> Iterator[McpServer]:
-    server = McpServer(settings(), outages.append)
-    yield server
-    server.close()
+    with closing(McpServer(settings(), outages.append)) as server:
+        yield server
 
 
 def ask(server: McpServer, *origins: str) -> list[ToolResult]:
@@ -102,18 +101,11 @@ def test_a_call_that_kills_the_server_each_time_is_an_error_for_the_policy_alone
 
 
 def test_a_call_that_hangs_is_stopped_and_the_next_is_answered(outages: list[Exception]) -> None:
-    server = McpServer(settings(seconds=0.5), outages.append)
-    server.tools()
-    try:
-
-        async def hangs() -> None:
-            with pytest.raises(TimeoutError):
-                await server.call("search_flights", {**FROM_ORSK, "origin": "hangs"})
-
-        asyncio.run(hangs())
+    with closing(McpServer(settings(seconds=0.5), outages.append)) as server:
+        server.tools()
+        with pytest.raises(TimeoutError):
+            asyncio.run(server.call("search_flights", {**FROM_ORSK, "origin": "hangs"}))
         assert asyncio.run(server.call("cities", {})).fault is None and outages == []
-    finally:
-        server.close()
 
 
 def test_a_server_sees_the_variables_it_is_given_and_no_other(
@@ -127,12 +119,10 @@ def test_a_server_sees_the_variables_it_is_given_and_no_other(
         "@s.tool()\ndef names() -> str:\n    'n'\n    return ' '.join(f'{k}={v}' for k, v in os.environ.items())\n"
         "s.run('stdio')"
     )
-    server = McpServer(config.model_copy(update={"command": (sys.executable, "-c", code)}), outages.append)
-    try:
+    program = config.model_copy(update={"command": (sys.executable, "-c", code)})
+    with closing(McpServer(program, outages.append)) as server:
         seen = asyncio.run(server.call("names", {})).text
-        assert "FLIGHTS_KEY=k-123" in seen and "never" not in seen
-    finally:
-        server.close()
+    assert "FLIGHTS_KEY=k-123" in seen and "never" not in seen
     monkeypatch.delenv("OUR_FLIGHTS_KEY")
     with pytest.raises(ConfigError, match=r"FLIGHTS_KEY.*OUR_FLIGHTS_KEY is not set"):
         McpServer(config, outages.append)
@@ -144,16 +134,13 @@ def test_a_server_that_cannot_be_reached_is_an_outage_with_its_last_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program = ("sh", "-c", f"echo no table of flights >&2; {later}")
-    server = McpServer(settings(command=program, outage=3.0), outages.append)
-    try:
+    with closing(McpServer(settings(command=program, outage=3.0), outages.append)) as server:
         with pytest.raises(ToolError, match=r"sh did not answer for 3 s \(no table of flights\)"):
             server.tools()
         assert len(outages) == 1
         with pytest.raises(ToolError, match="did not answer"):
             asyncio.run(server.call("cities", {}))
         assert len(outages) == 1, "after an outage every call fails at once"
-    finally:
-        server.close()
 
 
 def test_closing_ends_the_process(outages: list[Exception]) -> None:
@@ -212,8 +199,7 @@ def test_a_server_over_http_that_is_killed_and_comes_back_costs_nothing(
     served: tuple[str, "list[subprocess.Popen[bytes]]"], outages: list[Exception]
 ) -> None:
     url, processes = served
-    server = McpServer(McpConfig(url=url, outage=120.0), outages.append)
-    try:
+    with closing(McpServer(McpConfig(url=url, outage=120.0), outages.append)) as server:
         assert ask(server, "Orsk")[0].text == TABLE
         processes[0].kill()
         processes[0].wait()
@@ -226,8 +212,6 @@ def test_a_server_over_http_that_is_killed_and_comes_back_costs_nothing(
             return await call
 
         assert asyncio.run(asked_while_it_is_away()).text == TABLE and outages == []
-    finally:
-        server.close()
 
 
 def opened(**changes: Any) -> OpenedTools:
@@ -235,21 +219,14 @@ def opened(**changes: Any) -> OpenedTools:
 
 
 def test_tools_are_chosen_by_name_and_have_the_runs_budgets() -> None:
-    found = opened(only=("cities",), max_calls=2, max_tokens=64, seconds=3.0)
-    try:
+    with closing(opened(only=("cities",), max_calls=2, max_tokens=64, seconds=3.0)) as found:
         (tool,) = found.tools
         assert (tool.name, tool.budget.calls, tool.budget.tokens) == ("cities", 2, 64)
-        assert "Aldmoor" in asyncio.run(found_call(found)).text
-    finally:
-        found.close()
+        assert "Aldmoor" in asyncio.run(OpenTools(found.tools).use(UseTool("cities", {}))).text
     with pytest.raises(
         ConfigError, match=r"no tool 'citys' \(did you mean cities\?\); it has search_flights"
     ):
         opened(only=("citys",))
-
-
-async def found_call(found: OpenedTools) -> ToolResult:
-    return await found.tools[0].call({})
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
@@ -260,12 +237,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 def test_a_run_refuses_tools_that_say_something_else_than_before(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    found = opened()
-    try:
+    with closing(opened()) as found:
         check_same_tools(folder, found.tools)
         check_same_tools(folder, found.tools)
         assert [each["name"] for each in json.loads(folder.tools.read_text())] == ["search_flights", "cities"]
         with pytest.raises(RunMismatchError, match="search_flights is not as in"):
             check_same_tools(folder, found.tools[1:])
-    finally:
-        found.close()

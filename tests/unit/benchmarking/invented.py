@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from scope_selfplay.benchmarking.finishing import finish
-from scope_selfplay.benchmarking.records import Answer, ContestantRecord, EvaluationFolder, EvaluationSpec
-from scope_selfplay.evaluation.benchmark import Benchmark, Budget, Decoding, Fields, LoadedBenchmark
-from scope_selfplay.evaluation.items import AnswerScore, Item
-from scope_selfplay.evaluation.win_rates import PairVerdict
-from scope_selfplay.schemas import Outcome, Passage, Role, Rollout, Turn, Verdict
-from scope_selfplay.store import Appender
+from scope_selfplay.base.values import Outcome, Passage, Role, Rollout, Turn, Verdict
+from scope_selfplay.evaluation.benchmarks import Benchmark, Budget, Decoding
+from scope_selfplay.evaluation.evaluate import finish
+from scope_selfplay.evaluation.folder import ContestantRecord, EvaluationFolder, EvaluationSpec
+from scope_selfplay.evaluation.rows import Fields, Item
+from scope_selfplay.evaluation.scorers import Answer, AnswerScore
+from scope_selfplay.store.files import Appender
+from tests.unit.evaluation.contestants import judged_pair
 
 ITEMS = tuple(Item(id=f"i{row}", question=f"Question {row} <b>?", answers=("heron",)) for row in range(3))
-LOADED = LoadedBenchmark(
-    Benchmark(name="tiny", title="Tiny", source="nobody", read=Fields(), scorers=("exact_match",)), ITEMS
-)
+LOADED = Benchmark("tiny", "Tiny", "nobody", Fields(), ("exact_match",), items=ITEMS)
 SPEC = EvaluationSpec(
     benchmark="tiny",
     items=LOADED.identity,
@@ -48,7 +47,9 @@ def write_evaluation(path: Path, *, backwards: bool = False) -> EvaluationFolder
             answers.append(answer_of(name, row))
             scores.append(score_of(name, row))
         for first, second in (("new", "old"), ("old", "new")):
-            met.append(_met(first, second))
+            outcome = Outcome(1.0, 0.0) if first == "new" else Outcome(0.0, 1.0)
+            verdict = Verdict(value=True, reasoning="The new one knows.")
+            met.append(judged_pair("i0", first, second, outcome, judge="judge-1", verdict=verdict))
     finish(folder, LOADED, seed=0)
     return folder
 
@@ -60,24 +61,11 @@ def answer_of(name: str, row: int) -> Answer:
     rollout = Rollout(
         id=f"{name}-{row}", role=Role.SOLVER, checkpoint=name, subject_id=f"i{row}", turns=turns, answer=text
     )
-    return Answer.of(rollout, f"i{row}", name, 0)
+    return Answer.of(rollout, name, f"i{row}", 0)
 
 
 def score_of(name: str, row: int, value: float | None = None) -> AnswerScore:
     right = float(RIGHT[name][row]) if value is None else value
     return AnswerScore(
         item_id=f"i{row}", answer_id=f"{name}-{row}", checkpoint=name, scorer="exact_match", value=right
-    )
-
-
-def _met(first: str, second: str) -> PairVerdict:
-    return PairVerdict(
-        item_id="i0",
-        first=first,
-        second=second,
-        first_id=f"{first}-0",
-        second_id=f"{second}-0",
-        judge="judge-1",
-        outcome=Outcome(1.0, 0.0) if first == "new" else Outcome(0.0, 1.0),
-        verdict=Verdict(value=True, reasoning="The new one knows."),
     )

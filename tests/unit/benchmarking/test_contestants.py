@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.benchmarking.contestants import read_contestant
-from scope_selfplay.benchmarking.embedded_depths import embedded_benchmark
-from scope_selfplay.benchmarking.eta import Remaining
-from scope_selfplay.benchmarking.given_answers import given_identity, read_given_answers
-from scope_selfplay.benchmarking.setting import budgeted, fitting_budget
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.errors import CheckpointError, ConfigError, RecordError
-from scope_selfplay.evaluation.benchmark import Budget, Decoding
+from scope_selfplay.base.errors import CheckpointError, ConfigError, RecordError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.evaluation.benchmarks import Budget, Decoding, embedded_benchmark
+from scope_selfplay.evaluation.contestants import budgeted, fitting_budget, read_contestant
+from scope_selfplay.evaluation.evaluate import given_identity, read_given_answers
 from tests.models import write_model
 
 
@@ -68,7 +66,7 @@ def test_what_cannot_answer_is_refused_with_what_can(tmp_path: Path, asked: str,
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "i0"}', r":1: answer: expected a text, found None"),
+        ('{"id": "i0"}', r":1: answer: missing; the row has id"),
         ('{"id": 3, "answer": "x"}', r":1: id: expected a text, found 3"),
         ("[]", r":1: .*one JSON object a line"),
         ('{"id": "a", "answer": "x"}\n{"id": "a", "answer": "y"}', r":2: id: a occurs twice"),
@@ -112,16 +110,9 @@ def test_the_embedded_worlds_questions_are_spread_over_its_depths() -> None:
 
 def test_a_fetched_model_answers_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
-    with pytest.raises(CheckpointError, match="scope models fetch smollm2"):
+    with pytest.raises(CheckpointError, match="scope models smollm2"):
         read_contestant("smollm2")
     write_model(tmp_path / "smollm2")
     (tmp_path / "smollm2" / "fetched.json").write_text("{}")
     found = read_contestant("smollm2")
     assert found.name == "smollm2" and found.policy is not None and found.policy.path == tmp_path / "smollm2"
-
-
-def test_what_is_left_is_told_from_the_newest_answers() -> None:
-    clock = iter([0.0, *(10.0 * number for number in range(1, 11))])
-    remaining = Remaining(100, now=lambda: next(clock))
-    notes = [remaining.done() for _ in range(10)]
-    assert notes[0] == "" and notes[-1] == "about 15 min left"

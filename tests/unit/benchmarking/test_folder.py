@@ -1,10 +1,6 @@
 """The folder of an evaluation: what is kept, in which order, who may join, and what its readers show."""
 
-import asyncio
-import errno
-import gc
 import json
-import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,13 +8,12 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from scope_selfplay.benchmarking.reading import EvaluationReader, in_order_of_change
-from scope_selfplay.benchmarking.records import Answer, ContestantRecord, SharedAppender
+from scope_selfplay.base.errors import RecordError, RunMismatchError
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import RecordError, RunMismatchError, StorageError
-from scope_selfplay.evaluation.items import AnswerScore
-from scope_selfplay.store import Appender, read_records
-from scope_selfplay.viewer.app import Site, build_evaluation_app
+from scope_selfplay.evaluation.folder import ContestantRecord, EvaluationReader
+from scope_selfplay.evaluation.scorers import Answer, AnswerScore
+from scope_selfplay.report.app import Site, build_evaluation_app
+from scope_selfplay.store.files import Appender, read_records
 from tests.unit.benchmarking.invented import ITEMS, LOADED, SPEC, score_of, write_evaluation
 
 
@@ -38,7 +33,7 @@ def test_the_order_in_which_answers_came_does_not_show(tmp_path: Path) -> None:
 
 
 def test_a_score_that_was_made_again_replaces_the_first(tmp_path: Path) -> None:
-    from scope_selfplay.benchmarking.finishing import finish
+    from scope_selfplay.evaluation.evaluate import finish
 
     folder = write_evaluation(tmp_path / "a")
     with Appender(folder.scores) as scores:
@@ -67,37 +62,10 @@ def test_another_evaluation_and_other_weights_of_one_name_are_refused(tmp_path: 
         folder.join(ContestantRecord(name="third", identity="third-2"))
 
 
-async def test_records_of_many_tasks_are_on_disk_when_append_returns(tmp_path: Path) -> None:
-    path = tmp_path / "scores.jsonl"
-    written = 0
-
-    async def one(number: int) -> None:
-        nonlocal written
-        await appender.append(score_of("new", 0, float(number)))
-        written += 1
-        assert path.read_bytes().count(b"\n") >= written
-
-    async with SharedAppender(path) as appender:
-        await asyncio.gather(*(one(number) for number in range(200)))
-    assert {score.value for score in read_records(path, AnswerScore)} == set(map(float, range(200)))
-
-
-async def test_whoever_waits_for_a_disk_that_fails_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="No space left on device"):
-        async with SharedAppender(tmp_path / "scores.jsonl") as appender:
-            await appender.append(score_of("new", 0))
-
-
 def test_two_checkpoints_side_by_side_come_by_their_difference(tmp_path: Path) -> None:
     reader = EvaluationReader(write_evaluation(tmp_path / "a").path)
-    rows = in_order_of_change(reader.items(("old", "new")), "old", "new")
-    assert [(row.item.id, row.gain("old", "new")) for row in rows] == [("i0", 1.0), ("i1", 0.0), ("i2", 0.0)]
+    rows = reader.changes("old", "new")
+    assert [(row.task_id, row.gain) for row in rows] == [("i0", 1.0), ("i1", 0.0), ("i2", 0.0)]
     record = reader.item("i0")
     assert [each.answer.checkpoint for each in record.answers] == ["new", "old"]
     assert [score.value for each in record.answers for score in each.scores] == [1.0, 0.0]
@@ -115,14 +83,15 @@ def test_the_terminal_shows_leaderboard_item_and_difference(tmp_path: Path) -> N
         "Question 0",
         "new, answer 1",
         "old, answer 1",
-        "Birds: The heron.",
+        "The heron.",
         "new against old: 1 : 0",
     ):
         assert text in item
     # What a model wrote cannot colour the terminal.
     assert "\x1b" not in item and "\\x1b[31mowl" in item
     assert shown("leaderboard", path, "--between", "old", "new", "--limit", "1").splitlines()[1:] == [
-        "i0\t0.000\t1.000\t1.000\tQuestion 0 <b>?"
+        "task\told\tnew\ttext",
+        "i0\t0.000\t1.000\tQuestion 0 <b>?",
     ]
     assert json.loads(shown("leaderboard", path, "--json"))["benchmark"] == "tiny"
     assert json.loads(shown("leaderboard", path, "--item", "i0", "--json"))["item"]["id"] == "i0"
@@ -155,14 +124,3 @@ def test_an_evaluation_that_has_not_ended_says_how_to_go_on(tmp_path: Path) -> N
         EvaluationReader(folder.path).result()
     with pytest.raises(RecordError, match="no folder of `scope eval`"):
         EvaluationReader(tmp_path)
-
-
-def test_full_collections_leave_alone_what_was_there_before_the_answers() -> None:
-    from scope_selfplay.benchmarking.evaluating import run_to_end
-
-    async def frozen() -> None:
-        seen.append(gc.get_freeze_count())
-
-    seen: list[int] = []
-    run_to_end(frozen())
-    assert seen[0] > 10_000 and gc.get_freeze_count() == 0

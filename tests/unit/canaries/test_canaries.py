@@ -10,27 +10,36 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.canaries import CanaryWatch, cases_of
-from scope_selfplay.canaries.cases import statements
-from scope_selfplay.config import CanariesConfig, JudgeConfig, JudgeRole, NoiseConfig, load_config
-from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.embedded.language import FactQuestion, write_question
-from scope_selfplay.errors import ConfigError, ExitCode, JudgeError, RecordError
-from scope_selfplay.gates import Gate
-from scope_selfplay.inference.chat_server import ServedReply
-from scope_selfplay.judge import Judge, LexicalJudge, Scale, Style
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.judge.noisy import with_noise
-from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Rubric, Task
-from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.store.judge_checks import (
+from scope_selfplay.base.errors import ConfigError, ExitCode, JudgeError, RecordError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Criterion, Document, Role, Rollout, Rubric, Task
+from scope_selfplay.config.judge import JudgeConfig, JudgeRole, NoiseConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.world import FactQuestion, embedded_documents, write_question
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.canaries import CanaryWatch, cases_of, statements
+from scope_selfplay.judge.checks import (
     CanaryKind,
     CanaryVerdict,
-    count_canaries,
+    canary_shares,
     read_canaries,
     share_interval,
 )
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    Judge,
+    PairQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.judge.rules import LexicalJudge, with_noise
+from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.net.serve import ServedReply
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import JudgeOver
 
@@ -50,24 +59,21 @@ PROSE = [
         id=f"d{number}",
         title=title,
         text=f"{title} was opened in {1850 + number} after {number + 3} years of quarrels over its cost. "
-        f"Engineers from {place} lined it with {stone} because the older plan had failed twice. {title} closed.",
+        f"Engineers from {place} lined it with granite because the older plan had failed twice. {title} closed.",
     )
-    for number, (title, place, stone) in enumerate(
-        [
-            ("The Hoosac Tunnel", "Boston", "granite"),
-            ("The Elm Canal", "Ghent", "oak"),
-            ("Dover Pier", "Kent", "iron"),
-        ]
-    )
+    for number, (title, place) in enumerate({"The Hoosac Tunnel": "Boston", "The Elm Canal": "Ghent"}.items())
 ]
 
 
 def watch_of(
-    judge: Judge, root: Path, documents: Sequence[Document] = WORLD, rate: float = 0.5, **settings: Any
+    judge: Judge,
+    root: Path,
+    documents: Sequence[Document] = WORLD,
+    rate: float = 0.5,
+    file: str | None = None,
 ) -> CanaryWatch:
-    given = CanariesConfig.model_validate(settings)
     place = (RunFolder(root), 1, Stage.SOLVER)
-    return CanaryWatch(judge, given, cases_of(given.file, documents), rate=rate, place=place, seed=0)
+    return CanaryWatch(judge, cases_of(file, documents), rate=rate, place=place, seed=0)
 
 
 def answer(text: str) -> Rollout:
@@ -80,11 +86,13 @@ def calls_of(judge: Judge, number: int) -> Mapping[str, Callable[[], Sequence[Aw
     by: dict[Scale, Rubric | Criterion] = {Scale.EXPLICIT: CRITERION, Scale.IMPLICIT: RUBRIC}
     said = f"{number}. Its river is the Ysk."
     return {
-        "gates": lambda: [judge.gate(gate, TASK, ARTICLE) for gate in Gate],
-        "grade": lambda: [judge.grade(TASK, CRITERION, said, key=(number,))],
-        "compare": lambda: [judge.compare(TASK, one, other, style=each, rubric=RUBRIC) for each in Style],
-        "select": lambda: [judge.select(TASK, RUBRIC, [one, other], 1)],
-        "score": lambda: [judge.score(TASK, one, by.get(scale), scale=scale) for scale in Scale],
+        "gates": lambda: [judge.ask(GateQuestion(TASK, gate, ARTICLE)) for gate in Gate],
+        "grade": lambda: [judge.ask(GradeQuestion(TASK, CRITERION, said, key=(number,)))],
+        "compare": lambda: [
+            judge.ask(PairQuestion(TASK, one, other, style=each, rubric=RUBRIC)) for each in Style
+        ],
+        "select": lambda: [judge.ask(SelectQuestion(TASK, RUBRIC, [one, other], 1))],
+        "score": lambda: [judge.ask(ScoreQuestion(TASK, one, by.get(scale), scale=scale)) for scale in Scale],
     }
 
 
@@ -103,11 +111,10 @@ async def test_an_honest_judge_passes_every_canary_of_every_role_and_what_a_stag
 ) -> None:
     metered = MeteredJudge(watch := watch_of(JUDGE, tmp_path))
     assert await work(metered) == await work(MeteredJudge(JUDGE))
-    counts = count_canaries(watch.verdicts)
-    assert all(each.right == each.read == each.asked for each in counts)
-    assert {(each.role, each.kind) for each in counts} >= {
-        (role, kind) for role in (JudgeRole.GATES, JudgeRole.GRADE, JudgeRole.COMPARE) for kind in CanaryKind
-    }
+    shares = canary_shares(watch.verdicts)
+    assert all((each.value, each.note) == (1.0, "") for each in shares.values())
+    roles = (JudgeRole.GATES, JudgeRole.GRADE, JudgeRole.COMPARE)
+    assert len(shares) == len(roles) * len(CanaryKind)
     questions = Counter(each.question for each in watch.verdicts)
     assert set(questions.values()) == {30} and len(questions) == 3 + 1 + len(Style) + 1 + len(Scale)
     # The stage's account knows nothing of them.
@@ -137,7 +144,7 @@ async def test_a_judge_that_errs_stops_the_stage_and_says_what_to_do(
         await work(judge, 400, only=only)
     text = str(stopped.value)
     assert text.startswith(f"the judge fails its canaries ({role}") and "\n" not in text
-    assert "judge.canaries.least expects 70%" in text and str(tmp_path / "iteration-01" / "solver") in text
+    assert "at least 70% expected" in text and str(tmp_path / "iteration-01" / "solver") in text
     assert stopped.value.exit_code is ExitCode.OUTSIDE
     assert not all(each.is_right for each in read_canaries(RunFolder(tmp_path)))
 
@@ -150,15 +157,16 @@ async def test_a_judge_that_says_yes_to_everything_is_right_once_in_four_and_sto
         with pytest.raises(JudgeError, match=r"\(grade\): \d of 1\d "):
             await work(watch, 100, only="grade")
         assert {each.is_right for each in watch.verdicts if each.kind is CanaryKind.RIGHT} == {True}
-        exposed = judge.metrics.render().decode()
-    assert 'scope_judge_canaries_total{kind="hostile",outcome="wrong",role="grade"}' in exposed
+    wrong = {each.kind for each in watch.verdicts if not each.is_right}
+    assert CanaryKind.HOSTILE in wrong
 
 
 async def test_an_unreadable_judge_is_left_to_the_failure_budget(tmp_path: Path) -> None:
     watch = watch_of(with_noise(JUDGE, NoiseConfig(unreadable=1.0)), tmp_path)
     await work(watch, only="grade")
-    (first, *_) = counts = count_canaries(watch.verdicts)
-    assert sum(each.asked for each in counts) == 30 and first.read == 0
+    shares = canary_shares(watch.verdicts)
+    assert sum(each.items for each in shares.values()) == 30
+    assert all(each.note == f"{each.items} unread" for each in shares.values())
 
 
 async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries_at_the_rate(
@@ -175,7 +183,7 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
             # The stage's own 200 answers are paid for once; the canaries of both starts all are.
             assert len(fake.requests) - before == (200 if start == 1 else 0) + 4
             assert not any(each.verdict.cached for each in watch.verdicts)
-        assert judge.account()["grade"]["calls"] == 2 * 204
+        assert judge.roles[PromptRole.GRADE]["calls"] == 2 * 204
     assert len(list(RunFolder(tmp_path).canaries.iterdir())) == 2
 
 

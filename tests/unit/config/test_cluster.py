@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from scope_selfplay.config import load_config, parse_config
-from scope_selfplay.config.pods import OUR_MOUNTS
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.objects import pods_of
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.cluster.objects import pods_of
+from scope_selfplay.config.cluster import OUR_MOUNTS
+from scope_selfplay.config.load import load_config, parse_config
 from tests.unit.k8s.conftest import REPOSITORY
 
 DIGEST = "sha256:" + "0" * 64

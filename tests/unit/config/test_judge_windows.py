@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import load_config
+from scope_selfplay.config.judge import JudgeRole
+from scope_selfplay.config.load import load_config
 
 RUNS = Path(__file__).parents[3] / "k8s" / "runs"
 POSITIONS = {
@@ -33,4 +34,4 @@ def test_a_window_holds_all_that_may_be_shown_and_the_verdict(name: str) -> None
     judge = load_config(RUNS / name / "run.yaml").judge
     assert judge.endpoint.context is not None
     shown = judge.max_chars / CHARACTERS_PER_TOKEN[name]
-    assert shown + PROMPT + judge.compare_call.max_tokens <= judge.endpoint.context
+    assert shown + PROMPT + judge.calls[JudgeRole.COMPARE].max_tokens <= judge.endpoint.context

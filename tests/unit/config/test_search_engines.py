@@ -2,8 +2,8 @@
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,6 @@ from scope_selfplay.errors import ConfigError
             "{url: 'http://a', engine: {name: lancedb, index: wiki}}",
             "found 'lancedb', input should be 'scope'",
         ),
-        ("{url: 'http://a', engine: {name: qdrant, index: w, encoder: e, folder: b}}", "unknown setting"),
     ],
 )
 def test_a_mistake_in_an_engine_says_what_was_expected(given: str, said: str) -> None:
@@ -41,8 +40,3 @@ def test_where_an_engine_is_does_not_change_what_a_run_computes_but_its_index_do
     assert here.hash == there.hash
     assert load_config(None, [engine.format("other", "'http://a'")]).hash != here.hash
     assert load_config(None, ["search.engine.name=scope"]).hash == load_config(None).hash
-
-
-def test_the_config_of_a_run_that_knew_lancedb_is_read() -> None:
-    engine = "search={url: 'http://a', engine: {name: opensearch, index: wiki, folder: null}}"
-    assert load_config(None, [engine]).search.engine.index == "wiki"

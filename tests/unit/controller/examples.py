@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from scope_selfplay.config import RunConfig, parse_config
-from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStage
-from scope_selfplay.store import Stage
+from scope_selfplay.cluster.pods import ManifestContext, Owner
+from scope_selfplay.config.load import parse_config
+from scope_selfplay.config.run import RunConfig
 
 PAPER: dict[str, Any] = {
     "name": "r1",
@@ -21,15 +21,20 @@ PAPER: dict[str, Any] = {
         "retriever": {"index": "/data/index/wiki-18"},
     },
 }
+
+
+def sized(**amounts: str) -> dict[str, Any]:
+    """A part of a run whose containers ask for these amounts, not for what goes with their GPUs."""
+    resources = {"requests": amounts, "limits": amounts}
+    return {"pod": {"spec": {"containers": [{"name": "main", "resources": resources}]}}}
+
+
 TINY: dict[str, Any] = PAPER | {
     "name": "tiny",
     "model": {"path": "embedded"},
     "cluster": {
         "tiny": True,
-        **{
-            part: {"cpu": "1", "memory": "1Gi"}
-            for part in ("judge", "solver", "challenger", "retriever", "train_challenger", "make_tasks")
-        },
+        "retriever": {"cpu": "1", "memory": "1Gi"},
     },
 }
 
@@ -41,7 +46,3 @@ def config_of(data: dict[str, Any], **changes: Any) -> RunConfig:
 def context_of(config: RunConfig, fence: int = 1) -> ManifestContext:
     owner = Owner(f"{config.name}-controller", "11111111-2222-3333-4444-555555555555")
     return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
-
-
-def a_step(iteration: int, stage: Stage) -> RunStage:
-    return RunStage(iteration, stage)

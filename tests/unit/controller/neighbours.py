@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.loop import RESYNC, Controller, Inputs
-from scope_selfplay.controller.manifests import RUN, SERVER
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.cluster.pods import RUN, SERVER
+from scope_selfplay.driver.api import Body, ObjectKind
+from scope_selfplay.driver.loop import RESYNC, Controller, Inputs
 from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
 from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World
@@ -65,12 +65,9 @@ class Neighbours:
     def working(self) -> set[str]:
         """Runs whose stage is at work now: its own pod runs, and its servers answer."""
         pods = self.world.cluster.objects(ObjectKind.POD).values()
-        own = [pod for pod in pods if "job-name" in pod["metadata"]["labels"] and not _is_server(pod)]
-        return {
-            pod["metadata"]["labels"][RUN]
-            for pod in own
-            if pod["status"]["phase"] == "Running" and not self.world.nodes.awaits_servers(pod)
-        }
+        states = [(pod["metadata"]["labels"], pod["status"]["phase"]) for pod in pods]
+        own = [labels for labels, phase in states if phase == "Running" and "job-name" in labels]
+        return {labels[RUN] for labels in own if SERVER not in labels}
 
     def messages(self) -> dict[str, str]:
         maps = self.world.cluster.objects(ObjectKind.CONFIG_MAP)
@@ -78,7 +75,3 @@ class Neighbours:
 
     def _work(self, job: Body, rank: int) -> PodEnding:
         return self.stages[job["metadata"]["labels"][RUN]](job, rank)
-
-
-def _is_server(pod: Body) -> bool:
-    return SERVER in pod["metadata"]["labels"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scope_selfplay.controller.attempts import AttemptOutcome, FailureResponse, pause_after
+from scope_selfplay.driver.attempts import AttemptOutcome, FailureResponse, pause_after
 
 
 def test_pauses_double_up_to_ten_minutes() -> None:

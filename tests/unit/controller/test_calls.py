@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import (
+from scope_selfplay.base.errors import ExitCode, OutsideError, UserError
+from scope_selfplay.driver.api import (
     TRIES,
+    ApiReply,
     Body,
     ClusterClient,
     Conflict,
@@ -15,10 +17,7 @@ from scope_selfplay.controller.api import (
     NoReply,
     ObjectKind,
     QuotaError,
-    Reply,
-    dropped_fields,
 )
-from scope_selfplay.errors import ExitCode, OutsideError, UserError
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
@@ -52,7 +51,7 @@ def test_every_request_has_a_timeout() -> None:
     timeouts: list[float] = []
 
     class Noting(FakeCluster):
-        def send(self, *args: Any, timeout: float, **rest: Any) -> Reply:
+        def send(self, *args: Any, timeout: float, **rest: Any) -> ApiReply:
             timeouts.append(timeout)
             return super().send(*args, timeout=timeout, **rest)
 
@@ -101,9 +100,9 @@ def test_an_event_that_exists_already_is_not_read_again(fault: ApiFault) -> None
 @pytest.mark.fault(14)
 def test_an_apply_that_may_have_happened_and_cannot_be_read_is_checked_in_the_next_round() -> None:
     class Slow(FakeCluster):
-        def send(self, *args: Any, **rest: Any) -> Reply:
+        def send(self, *args: Any, **rest: Any) -> ApiReply:
             super().send(*args, **rest)
-            return Reply(504 if len(self.calls) == 1 else 409, {}, {"message": "try again"})
+            return ApiReply(504 if len(self.calls) == 1 else 409, {}, {"message": "try again"})
 
     fake = Slow()
     with pytest.raises(Conflict, match="deployments x was changed by somebody else"):
@@ -120,33 +119,6 @@ def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
     assert list(fake.objects(ObjectKind.JOB)) == ["job"]
 
 
-def test_fields_that_an_old_server_drops_are_named_and_the_object_is_taken_back() -> None:
-    fake = FakeCluster(drops=("spec.completions",))
-    with pytest.raises(UserError, match=r"Job job: this cluster ignores spec\.completions; it is too old"):
-        _cluster(fake).create(ObjectKind.JOB, JOB)
-    assert fake.objects(ObjectKind.JOB) == {}
-
-
-def test_a_server_that_does_not_know_the_ttl_is_good_enough() -> None:
-    body = {"metadata": {"name": "job"}, "spec": {"ttlSecondsAfterFinished": 5}}
-    _, is_new = _cluster(FakeCluster(drops=("spec.ttlSecondsAfterFinished",))).create(ObjectKind.JOB, body)
-    assert is_new
-
-
-@pytest.mark.parametrize(
-    ("sent", "kept", "dropped"),
-    [
-        ({"a": 1}, {"a": 2, "b": 3}, []),
-        ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {}]}}, ["a.b[1].c"]),
-        ({"a": [1, 2]}, {"a": [1]}, ["a"]),
-        ({"a": False, "b": "", "c": []}, {}, []),
-        ({"cpu": "0.5"}, {"cpu": "500m"}, []),
-    ],
-)
-def test_only_what_is_missing_counts_as_dropped(sent: Any, kept: Any, dropped: list[str]) -> None:
-    assert dropped_fields(sent, kept) == dropped
-
-
 @pytest.mark.parametrize(
     ("status", "message", "error", "code", "text"),
     [
@@ -160,8 +132,8 @@ def test_a_refusal_is_one_line_with_its_exit_code(
     status: int, message: str, error: type[Exception], code: ExitCode, text: str
 ) -> None:
     class Refusing(FakeCluster):
-        def send(self, *args: Any, **rest: Any) -> Reply:
-            return Reply(status, {}, {"message": message})
+        def send(self, *args: Any, **rest: Any) -> ApiReply:
+            return ApiReply(status, {}, {"message": message})
 
     with pytest.raises(error, match=text) as caught:
         _cluster(Refusing()).create(ObjectKind.JOB, JOB)
@@ -186,25 +158,6 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
         with pytest.raises(LeaseLost):
             write()
     assert [call.method for call in fake.calls] == ["GET"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "call", "verb"),
-    [
-        (ObjectKind.EVENT, lambda cluster: cluster.get(ObjectKind.EVENT, "x"), "get"),
-        (ObjectKind.EVENT, lambda cluster: cluster.list(ObjectKind.EVENT, ""), "list"),
-        (ObjectKind.JOB, lambda cluster: cluster.replace(ObjectKind.JOB, JOB), "update"),
-        (ObjectKind.POD, lambda cluster: cluster.apply(ObjectKind.POD, JOB), "create"),
-        (ObjectKind.LEASE, lambda cluster: cluster.delete(ObjectKind.LEASE, "x", "uid"), "delete"),
-    ],
-)
-def test_the_fake_grants_what_the_role_grants(
-    kind: ObjectKind, call: Callable[[ClusterClient], object], verb: str
-) -> None:
-    fake = FakeCluster()
-    with pytest.raises(UserError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
-        call(_cluster(fake))
-    assert [list(fake.objects(kind)) for kind in ObjectKind] == [[]] * len(ObjectKind)
 
 
 @pytest.mark.fault(15)

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from jobs.run_controller import read_inputs
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.loop import Controller, Inputs
-from scope_selfplay.errors import ConfigError, ExitCode
+from scope_selfplay.base.errors import ConfigError, ExitCode
+from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.loop import Controller, Inputs
 from scope_selfplay.prompts.folder import shipped_prompts
 from tests.models import write_model
 from tests.unit.controller.examples import PAPER, config_of
@@ -189,9 +189,7 @@ def _mounted(root: Path) -> Mounted:
 
 def _run_a_job(world: World, controller: Controller) -> None:
     world.have_done_all_but(STAGE, "i01-compare")
-    while not world.status.get("jobs"):
-        controller.round()
-        world.cluster.advance(5)
+    world.go_until(controller, lambda: world.status.get("jobs"))
 
 
 def _running(root: Path) -> tuple[World, Controller]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.plan_parts import RunEnd, steps_of
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.parts import RunEnd, steps_of
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.worlds import ONE, World
 
@@ -37,7 +37,7 @@ COUNTED = [
 ]
 FATAL = [
     (PodEnding(exit_code=64, message="a\nscope: tasks.low is above tasks.high"), "scope: tasks.low is above"),
-    (PodEnding(exit_code=137, reason="OOMKilled"), "out of memory: raise cluster.<stage>.memory"),
+    (PodEnding(exit_code=137, reason="OOMKilled"), "out of memory: raise its limit in cluster.<stage>.pod"),
 ]
 
 
@@ -160,16 +160,15 @@ def test_a_job_that_ends_well_without_a_manifest_does_not_finish_the_stage(
 def test_a_manifest_that_appears_late_is_waited_for(tmp_path: Path) -> None:
     world = _world(tmp_path, PodEnding(), times=99)
     controller = world.controller()
-    while "waiting for its manifest" not in world.status.get("message", ""):
-        controller.round()
-        world.cluster.advance(15)
-    world.stages.publish(next(iter(_steps(world))), "a slow volume")
+    world.go_until(controller, lambda: "waiting for its manifest" in world.status.get("message", ""))
+    (step,) = [step for step in steps_of(world.config) if step.name == STAGE]
+    world.stages.publish(step, "a slow volume")
     assert world.drive(controller).code is ExitCode.DONE
     assert f"r1-{STAGE}-a2" not in world.jobs_created
 
 
 def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp_path: Path) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
+    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600, "retries": 1}}
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
     world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
@@ -182,17 +181,14 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
 def test_a_deadline_that_is_met_before_any_pod_had_a_node_costs_no_budget(
     tmp_path: Path, quota: dict[str, int]
 ) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
+    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600, "retries": 1}}
     world = World(tmp_path, data, quota=quota)
     world.have_done_all_but(STAGE)
     world.nodes.gpus = 8 if quota else 2
     # A controller that was started again in between has not seen what the first one saw.
     for number in range(4):
         controller = world.controller()
-        end = world.cluster.now + 650
-        while world.cluster.now < end:
-            controller.round()
-            world.cluster.advance(20)
+        world.go(controller, 650)
         assert f"r1-{STAGE}-a{number + 1}" in world.jobs_created
     assert "no pod of it had a node before its deadline" in world.messages
     world.nodes.gpus, world.cluster.quota = 8, {}
@@ -214,15 +210,11 @@ def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(
 
 @pytest.mark.fault(17)
 def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Path) -> None:
-    world, deleted = World(tmp_path), list[str]()
+    world = World(tmp_path)
     world.have_done_all_but(STAGE)
     controller = world.controller()
-    while not deleted:
-        controller.round()
-        world.cluster.advance(10)
-        if world.status.get("jobs") == f"r1-{STAGE}-a1":
-            world.cluster.remove(ObjectKind.JOB, f"r1-{STAGE}-a1")
-            deleted.append(STAGE)
+    world.go_until(controller, lambda: world.status.get("jobs") == f"r1-{STAGE}-a1")
+    world.cluster.remove(ObjectKind.JOB, f"r1-{STAGE}-a1")
     assert world.drive(controller).code is ExitCode.DONE
     assert [name for name in world.jobs_created if STAGE in name] == [f"r1-{STAGE}-a1", f"r1-{STAGE}-a2"]
     assert "its Job was deleted before the stage was done" in world.messages
@@ -257,7 +249,3 @@ def _world(root: Path, ending: PodEnding, *, times: int) -> World:
 
     world.nodes.work = work
     return world
-
-
-def _steps(world: World) -> list[Any]:
-    return [step for step in steps_of(world.config) if step.name == STAGE]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.errors import ExitCode
-from scope_selfplay.testing.fake_gangs import FakeGangs
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.testing.fake_nodes import GPU
 from tests.unit.controller.neighbours import Neighbours
 from tests.unit.controller.worlds import ONE, World
@@ -14,17 +13,13 @@ from tests.unit.controller.worlds import ONE, World
 LAST_TWO = ("i01-train-solver", "i01-compare")
 
 
-@pytest.mark.parametrize("backend", ["deployments", "gangs"])
 @pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.integration)])
 def test_runs_on_one_node_all_finish_and_its_gpus_are_idle_for_a_minute_at_most(
-    tmp_path: Path, count: int, backend: str
+    tmp_path: Path, count: int
 ) -> None:
     """Judge and Solver of two runs take all eight GPUs: alone, each would wait for the other's for ever. Idle is when
     no stage works; what is left of it is servers that end and start between two stages."""
-    gang = {"gang": {"queue": "scope"}} if backend == "gangs" else {}
-    neighbours = Neighbours(tmp_path, count, ONE | {"cluster": ONE["cluster"] | gang})
-    if gang:
-        FakeGangs(neighbours.world.cluster)
+    neighbours = Neighbours(tmp_path, count)
     neighbours.drive(hours=3)
     assert set(neighbours.ended.values()) == {ExitCode.DONE}
     for name, stages in neighbours.stages.items():
@@ -32,7 +27,7 @@ def test_runs_on_one_node_all_finish_and_its_gpus_are_idle_for_a_minute_at_most(
     assert neighbours.idle <= 60
     # Nothing was held in vain for so long that a run had to give up.
     assert "GaveBack" not in neighbours.world.reasons
-    assert ("MadeWay" in neighbours.world.reasons) == (not gang)
+    assert "MadeWay" in neighbours.world.reasons
 
 
 def test_the_younger_run_makes_way_but_not_for_ever(tmp_path: Path) -> None:
@@ -91,9 +86,7 @@ def test_giving_back_costs_no_retry_and_no_number_is_used_twice(tmp_path: Path) 
     world.have_done_all_but(*LAST_TWO)
     world.nodes.gpus = 3
     controller = world.controller()
-    for _ in range(500):
-        assert controller.round() is None
-        world.cluster.advance(15)
+    world.go(controller, 7500, step=15)
     assert world.reasons.count("GaveBack") >= 2
     assert max(world.jobs_created.values()) == 1 and len(world.jobs_created) >= 2
     world.nodes.gpus = 8
@@ -124,9 +117,7 @@ def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) ->
     world.have_done_all_but(*LAST_TWO)
     world.nodes.leaves_alone = lambda name: "train-solver" in name
     controller = world.controller()
-    for _ in range(6):
-        controller.round()
-        world.cluster.advance(15)
+    world.go(controller, 90, step=15)
     (job,) = [body for name, body in world.cluster.objects(ObjectKind.JOB).items() if "train-solver" in name]
     job["spec"]["suspend"] = True
     for name, pod in list(world.cluster.objects(ObjectKind.POD).items()):
@@ -135,7 +126,5 @@ def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) ->
             world.cluster.erase(ObjectKind.POD, name)
     controller.round()
     assert world.status["message"] == "r1-i01-train-solver-a1 waits for admission by its queue"
-    for _ in range(30):
-        controller.round()
-        world.cluster.advance(15)
+    world.go(controller, 450, step=15)
     assert "Queued" in world.reasons and "quota" not in world.messages

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.controller.api import LeaseLost, ObjectKind
-from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.manifests import RunStage
-from scope_selfplay.errors import ExitCode
-from scope_selfplay.store import Stage
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.cluster.pods import RunStage
+from scope_selfplay.driver.api import LeaseLost, ObjectKind
+from scope_selfplay.store.folder import Stage
 from tests.unit.controller.worlds import World
 
 
@@ -36,11 +35,11 @@ def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
 def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     old, new = world.controller(identity="pod-1"), world.controller(identity="pod-2")
-    for _ in range(3):
-        old.round()
-        world.cluster.advance(10)
+    world.go(old, 30, step=10)
     fence = old.leadership.fence
-    _let_sleep(world, new, 100)
+    # The old leader sleeps.
+    world.go(new, 100, step=10)
+    assert new.leadership.holds
     before = len(world.cluster.calls)
     with pytest.raises(LeaseLost):
         old.cluster.delete(ObjectKind.DEPLOYMENT, "r1-judge", "uid-1")
@@ -54,19 +53,16 @@ def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.fault(12)
 def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tmp_path: Path) -> None:
     world = World(tmp_path)
-    frozen = [False]
-    stopped = [0.0]
-
-    def clock() -> float:
-        # A process that was stopped between the check of its Lease and its write sees no time pass.
-        return stopped[0] if frozen[0] else world.cluster.now
-
-    old, new = world.controller(clock=clock), world.controller(identity="pod-2")
+    # A process that was stopped between the check of its Lease and its write sees no time pass.
+    stopped: list[float] = []
+    old = world.controller(clock=lambda: stopped[0] if stopped else world.cluster.now)
+    new = world.controller(identity="pod-2")
     for _ in range(4):
         world.cluster.advance(20)
         old.round()
-    frozen[0], stopped[0] = True, world.cluster.now
-    _let_sleep(world, new, 150)
+    stopped.append(world.cluster.now)
+    world.go(new, 150, step=10)
+    assert new.leadership.holds
     world.cluster.remove(ObjectKind.DEPLOYMENT, "r1-judge")
     created = dict(world.cluster.created)
     old.round()
@@ -117,11 +113,3 @@ def test_the_token_grows_with_every_leader_and_a_stop_hands_over_at_once(tmp_pat
         controller.stop()
         world.cluster.advance(1)
     assert fences == [1, 2, 3, 4]
-
-
-def _let_sleep(world: World, successor: Controller, seconds: float) -> None:
-    """The old leader does nothing while another controller waits for its Lease and takes it."""
-    for _ in range(int(seconds / 10)):
-        world.cluster.advance(10)
-        successor.round()
-    assert successor.leadership.holds

@@ -5,21 +5,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from scope_selfplay.config import parse_config
+from scope_selfplay.cluster.pods import Component, RunStage, copies_of
+from scope_selfplay.cluster.servers import server_deployment, servers_of
+from scope_selfplay.config.base import parameters_in
 from scope_selfplay.config.cluster import PolicyServerConfig
-from scope_selfplay.config.model_names import parameters_in
-from scope_selfplay.controller.manifests import Component, RunStage
-from scope_selfplay.controller.parallelism import Parallelism, parallelism_of
-from scope_selfplay.controller.servers import endpoint_settings, server_deployment, servers_of
-from scope_selfplay.store import Stage
+from scope_selfplay.config.load import parse_config
+from scope_selfplay.store.folder import Stage
 from tests.unit.controller.examples import context_of
 
 
-def found(component: Component = Component.SOLVER, **settings: Any) -> Parallelism:
+def found(component: Component = Component.SOLVER, **settings: Any) -> tuple[int, int]:
     model, cluster = settings.pop("model", "/data/models/Qwen3-8B"), settings.pop("cluster", {})
     server = {"gpus": 4, **settings}
     config = parse_config({"model": {"path": model}, "cluster": {component.value: server, **cluster}})
-    return parallelism_of(config, component, getattr(config.cluster, component.value))
+    return copies_of(config, component, getattr(config.cluster, component.value))
 
 
 @pytest.mark.parametrize(
@@ -36,28 +35,23 @@ def test_a_name_says_how_large_its_model_is(name: str, billions: float | None) -
 
 
 def test_a_model_that_fits_one_gpu_is_copied() -> None:
-    assert found() == Parallelism(copies=4, width=1)
-    assert found().options == ["--tensor-parallel-size", "1", "--data-parallel-size", "4"]
-    assert (
-        found(model="/data/models/policy", cluster={"prepare": {"model": "Qwen/Qwen3-14B@main"}}).copies == 4
-    )
+    assert found() == (4, 1)
+    assert found(model="/data/models/policy", cluster={"prepare": {"model": "Qwen/Qwen3-14B@main"}}) == (4, 1)
 
 
 def test_a_large_model_and_one_of_unknown_size_take_all_gpus() -> None:
     for model in ("/data/models/Qwen3-32B", "/data/models/policy"):
-        assert found(model=model) == Parallelism(copies=1, width=4)
-    assert found(model="/data/models/Qwen3-32B").options == ["--tensor-parallel-size", "4"]
+        assert found(model=model) == (1, 4)
 
 
 def test_a_judge_goes_by_its_own_name() -> None:
-    assert found(Component.JUDGE) == Parallelism(copies=1, width=4), "/data/models/judge says nothing"
-    assert found(Component.JUDGE, cluster={"prepare": {"judge": "Qwen/Qwen3-8B"}}).copies == 4
-    assert found(Component.JUDGE, model="/data/models/Qwen3-32B", cluster={}, args=()).width == 4
+    assert found(Component.JUDGE) == (1, 4), "/data/models/judge says nothing"
+    assert found(Component.JUDGE, cluster={"prepare": {"judge": "Qwen/Qwen3-8B"}}) == (4, 1)
 
 
 def test_the_config_decides_and_arguments_are_left_alone() -> None:
-    assert found(tensor_parallel=2) == Parallelism(copies=2, width=2)
-    assert found(args=("--tensor-parallel-size=4",)).options == ["--tensor-parallel-size", "1"]
+    assert found(tensor_parallel=2) == (2, 2)
+    assert found(args=("--tensor-parallel-size=4",)) == (1, 1)
 
 
 def test_a_width_divides_its_gpus() -> None:
@@ -65,23 +59,11 @@ def test_a_width_divides_its_gpus() -> None:
         PolicyServerConfig(gpus=4, tensor_parallel=3)
 
 
-def test_partners_serve_by_priority_and_their_stage_knows_and_the_judge_does_not() -> None:
-    config = parse_config({"name": "r1", "model": {"path": "/data/models/Qwen3-8B"}})
-    servers = servers_of(config, RunStage(1, Stage.TASKS), (True,))
-    told = endpoint_settings(config, servers)
-    assert {"partners.solver.priority=true", "partners.challenger.priority=true"} <= set(told)
-    assert not any(setting.startswith("judge") and "priority" in setting for setting in told)
-    tiny = parse_config({"name": "r1", "cluster": {"tiny": True}})
-    served = servers_of(tiny, RunStage(1, Stage.TASKS), (True,))
-    assert not any("priority" in setting for setting in endpoint_settings(tiny, served))
-
-
 @pytest.mark.parametrize(
     ("settings", "workers"),
     [
         ({}, 15),
         ({"cpu": "2500m"}, 1),
-        ({"cpu": "4"}, 3),
         ({"cpu": "500m"}, 1),
         ({"gpus": 1}, 1),
         ({"args": ["--workers", "5"]}, 5),

@@ -3,11 +3,11 @@
 import copy
 from pathlib import Path
 
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.manifests import ManifestContext, Owner
-from scope_selfplay.controller.observed import ObservedCluster, observe
-from scope_selfplay.controller.plan import next_actions
-from scope_selfplay.controller.plan_parts import (
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.cluster.pods import ManifestContext, Owner
+from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.observed import ObservedCluster, observe
+from scope_selfplay.driver.parts import (
     Apply,
     ControllerEvent,
     Create,
@@ -15,11 +15,11 @@ from scope_selfplay.controller.plan_parts import (
     PlanPart,
     RunEnd,
     read_volume,
-    steps_of,
 )
-from scope_selfplay.errors import ExitCode
-from scope_selfplay.store import Stage, write_atomic
-from scope_selfplay.store.task_target import TaskTarget
+from scope_selfplay.driver.plan import next_actions
+from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.records import TaskTarget
 from tests.unit.controller.worlds import World
 
 
@@ -32,7 +32,7 @@ def test_equal_situations_give_equal_plans_and_stay_as_they_are(tmp_path: Path) 
     )
     while controller.round() is None:
         world.cluster.advance(10)
-        observed, volume = _observed(world), read_volume(world.stages.folder, steps_of(world.config))
+        observed, volume = _observed(world), read_volume(world.stages.folder, world.config)
         before, waited = copy.deepcopy(observed), {"ending/x": 5.0}
         plans = [next_actions(DesiredSteps(context), observed, volume, waited) for _ in range(2)]
         assert plans[0] == plans[1]
@@ -57,12 +57,10 @@ def test_the_status_says_which_iterations_ended_below_their_target(tmp_path: Pat
 
 def test_parts_add_up_in_order_with_the_newer_message_and_the_older_end() -> None:
     event, bug = ControllerEvent("Retry", "again", True), RunEnd(ExitCode.BUG, "first")
-    first = PlanPart((Create(ObjectKind.JOB, {}),), (), "one", bug, frozenset({"a"}))
-    second = PlanPart(
-        (Create(ObjectKind.JOB, {"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"})
-    )
+    first = PlanPart((Create({}),), (), "one", bug, frozenset({"a"}))
+    second = PlanPart((Create({"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"}))
     added = PlanPart(
-        (Create(ObjectKind.JOB, {}), Create(ObjectKind.JOB, {"x": 1})),
+        (Create({}), Create({"x": 1})),
         (event,),
         "one",
         bug,

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import Component
-from scope_selfplay.controller.pod_patches import patched
-from scope_selfplay.controller.servers import server_deployment, servers_of
-from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.store import Stage
-from tests.unit.controller.examples import PAPER, a_step, config_of, context_of
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.cluster.pods import Component, RunStage, patched
+from scope_selfplay.cluster.servers import server_deployment, servers_of
+from scope_selfplay.cluster.stages import StageAttempt, stage_job
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.store.folder import Stage
+from tests.unit.controller.examples import PAPER, config_of, context_of
 
 RDMA = {
     "metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}},
@@ -36,14 +35,14 @@ def with_cluster(**cluster: Any) -> RunConfig:
 
 
 def job_of(config: RunConfig, stage: Stage) -> dict[str, Any]:
-    template: dict[str, Any] = stage_job(context_of(config), StageAttempt(a_step(1, stage), 1), ())["spec"][
+    template: dict[str, Any] = stage_job(context_of(config), StageAttempt(RunStage(1, stage), 1), ())["spec"][
         "template"
     ]
     return template
 
 
 def server_of(config: RunConfig, component: Component) -> dict[str, Any]:
-    servers = servers_of(config, a_step(1, Stage.TASKS), (True,))
+    servers = servers_of(config, RunStage(1, Stage.TASKS), (True,))
     (server,) = [each for each in servers if each.component is component]
     template: dict[str, Any] = server_deployment(context_of(config), server)["spec"]["template"]
     return template
@@ -64,10 +63,8 @@ def test_a_stage_is_patched_and_keeps_all_else() -> None:
 
 
 def test_a_patch_of_all_pods_comes_before_that_of_a_part() -> None:
-    proxy = {
-        "spec": {"containers": [{"name": "main", "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}]}]}
-    }
-    own = {"spec": {"containers": [{"name": "main", "env": [{"name": "HTTPS_PROXY", "value": ""}]}]}}
+    variables = [[{"name": "HTTPS_PROXY", "value": value}] for value in ("http://proxy", "")]
+    proxy, own = ({"spec": {"containers": [{"name": "main", "env": each}]}} for each in variables)
     config = with_cluster(pod=proxy, judge={"model": "/data/models/j", "pod": own})
     for template, expected in (
         (server_of(config, Component.JUDGE), ""),

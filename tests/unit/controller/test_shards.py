@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World
@@ -47,9 +47,7 @@ def test_an_edit_between_two_attempts_does_not_change_the_shards(
 
     world.nodes.work = work
     controller = world.controller()
-    while not failed:
-        controller.round()
-        world.cluster.advance(5)
+    world.go_until(controller, lambda: failed)
     world.cluster.advance(5)
     _edit(world, after)
     assert world.drive(controller).code is ExitCode.DONE
@@ -80,9 +78,7 @@ def _running(root: Path, shards: int) -> World:
     world = World(root, _sharing(shards))
     world.have_done_all_but(FIRST, SECOND)
     controller = world.controller()
-    while len(world.status.get("jobs", "").split()) < shards:
-        controller.round()
-        world.cluster.advance(5)
+    world.go_until(controller, lambda: len(world.status.get("jobs", "").split()) == shards)
     controller.stop()
     return world
 

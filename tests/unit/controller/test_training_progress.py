@@ -4,11 +4,15 @@ import json
 import re
 from pathlib import Path
 
-from scope_selfplay.controller.run_metrics import TRAINING, RunCollector
-from scope_selfplay.controller.training_progress import training_progress
-from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.store.ratings import Ratings, ScoreEstimate
-from tests.unit.controller.examples import PAPER, a_step, config_of
+import pytest
+
+from scope_selfplay.base.intervals import Estimate
+from scope_selfplay.cluster.pods import RunStage
+from scope_selfplay.driver.metrics import TRAINING, RunCollector
+from scope_selfplay.driver.parts import training_progress
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.ratings import Ratings
+from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import World
 
 
@@ -21,22 +25,27 @@ def write_rows(folder: RunFolder, stage: Stage, count: int, tail: str = "") -> N
 
 def test_step_rate_time_left_and_reward_are_one_line(tmp_path: Path) -> None:
     config, folder = config_of(PAPER), RunFolder(tmp_path / "r1")
-    assert training_progress(folder, config, a_step(1, Stage.SOLVER)) == ""
+    assert training_progress(folder, config, RunStage(1, Stage.SOLVER)) == ""
     write_rows(folder, Stage.SOLVER, 10, tail='{"step": 11, "rew')
-    line = training_progress(folder, config, a_step(1, Stage.SOLVER))
+    line = training_progress(folder, config, RunStage(1, Stage.SOLVER))
     assert config.solver.steps == 20
     assert line == "step 10 of 20, 98 s a step, about 16 min left, reward 0.500"
     longer = config_of(PAPER, solver={"steps": 200})
-    line = training_progress(folder, longer, a_step(1, Stage.SOLVER))
+    line = training_progress(folder, longer, RunStage(1, Stage.SOLVER))
     assert line == "step 10 of 200, 98 s a step, about 5.2 h left, reward 0.500"
     write_rows(folder, Stage.SOLVER, 3000)
-    assert training_progress(folder, config, a_step(1, Stage.SOLVER)).startswith("step 3000 of")
-    assert training_progress(folder, config, a_step(1, Stage.TASKS)) == ""
+    assert training_progress(folder, config, RunStage(1, Stage.SOLVER)).startswith("step 3000 of")
+    assert training_progress(folder, config, RunStage(1, Stage.TASKS)) == ""
 
 
-def test_the_status_follows_the_training_and_drops_the_line_after_it(tmp_path: Path) -> None:
+@pytest.fixture
+def world(tmp_path: Path) -> World:
     world = World(tmp_path)
     world.have_done_all_but("i01-train-solver", "i01-compare")
+    return world
+
+
+def test_the_status_follows_the_training_and_drops_the_line_after_it(world: World) -> None:
     controller = world.controller()
     controller.round()
     assert "training" not in world.status
@@ -47,9 +56,7 @@ def test_the_status_follows_the_training_and_drops_the_line_after_it(tmp_path: P
     assert "training" not in world.status
 
 
-def test_a_volume_that_may_become_full_is_told_while_the_stage_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but("i01-train-solver", "i01-compare")
+def test_a_volume_that_may_become_full_is_told_while_the_stage_says_so(world: World) -> None:
     controller = world.controller()
     controller.round()
     note = world.stages.folder.stage(1, Stage.SOLVER).room
@@ -63,9 +70,7 @@ def test_a_volume_that_may_become_full_is_told_while_the_stage_says_so(tmp_path:
     assert world.reasons.count("LittleRoom") == 1
 
 
-def test_prometheus_sees_what_the_run_has_reached(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but("i01-train-solver", "i01-compare")
+def test_prometheus_sees_what_the_run_has_reached(world: World) -> None:
     folder = world.stages.folder
     write_rows(folder, Stage.SOLVER, 7, tail='{"step": 8, "rew')
     seen = read_metrics(folder, world)
@@ -73,7 +78,7 @@ def test_prometheus_sees_what_the_run_has_reached(tmp_path: Path) -> None:
     here = ("01", "train-solver")
     assert seen["scope_run_stage", here] == 1 and seen["scope_training_step", here] == 7
     assert seen["scope_training_reward", here] == 0.5 and ("scope_training_kl", here) not in seen
-    held_out = ScoreEstimate(mean_score=0.25, low=None, high=None, tasks=1)
+    held_out = Estimate(value=0.25, low=None, high=None, items=1)
     ratings = Ratings(promoted=True, ratings={"S_0": 0.0}, held_out={"S_0": {"all": held_out}})
     folder.stage(0, Stage.COMPARE).ratings.write_text(ratings.model_dump_json())
     seen = read_metrics(folder, world)

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import VERBS, ObjectKind
-from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.observed import ObservedCluster
-from scope_selfplay.controller.plan import next_actions
-from scope_selfplay.controller.plan_parts import DesiredSteps, RunEnd, VolumeState
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver.api import VERBS, ObjectKind
+from scope_selfplay.driver.loop import Controller
+from scope_selfplay.driver.observed import ObservedCluster
+from scope_selfplay.driver.parts import DesiredSteps, RunEnd, VolumeState
+from scope_selfplay.driver.plan import next_actions
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
-from tests.unit.controller.examples import config_of, context_of
+from tests.unit.controller.examples import config_of, context_of, sized
 from tests.unit.controller.worlds import ONE, World
 
 STAGE = "i01-train-solver"
-SWIFT = ONE | {"cluster": ONE["cluster"] | {"judge": {"startup": 300}}}
 UNSCHEDULED = {
     "phase": "Pending",
     "conditions": [
@@ -31,13 +30,21 @@ REFUSING = {
 }
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """All but one stage is done."""
+    world = World(tmp_path)
+    world.have_done_all_but(STAGE)
+    return world
+
+
 @pytest.mark.fault(21)
 def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but("i01-make-tasks", STAGE)
     world.nodes.never_ends = lambda name: "i01-solver" in name
     controller = world.controller()
-    _go(world, controller, 600)
+    world.go(controller, 600)
     assert [name for name in world.jobs_created if STAGE in name] == []
     assert f"{STAGE} needs the GPUs" in world.status["message"]
     assert "StillEnding" in world.reasons
@@ -62,9 +69,9 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_
             "conditions": [target],
             "endedAt": 1e12,
         }
-    _go(world, controller, 280)
+    world.go(controller, 280)
     assert "StillEnding" not in world.reasons
-    _go(world, controller, 60)
+    world.go(controller, 60)
     assert world.reasons.count("StillEnding") == 1
     said = f"{name} did not end within five minutes; where the machine is gone for good, `kubectl delete node fake`"
     assert world.status["message"] == said
@@ -72,15 +79,13 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_
 
 @pytest.mark.fault(16)
 def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers_reason(
-    tmp_path: Path,
+    world: World,
 ) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
     world.nodes.gpus = 2
     controller = world.controller()
-    _go(world, controller, 200)
+    world.go(controller, 200)
     assert "Pending" not in world.reasons
-    _go(world, controller, 300)
+    world.go(controller, 300)
     assert world.reasons.count("Pending") == 1
     assert "Insufficient nvidia.com/gpu" in world.messages
     world.nodes.gpus = 8
@@ -89,28 +94,24 @@ def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers
 
 @pytest.mark.fault(16)
 @pytest.mark.integration
-def test_a_server_without_a_node_is_waited_for_however_long(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
+def test_a_server_without_a_node_is_waited_for_however_long(world: World) -> None:
     world.nodes.gpus = 1
     controller = world.controller()
-    _go(world, controller, 2400)
+    world.go(controller, 2400)
     assert not world.jobs_created
     world.nodes.gpus = 8
     assert world.drive(controller).code is ExitCode.DONE
 
 
 @pytest.mark.fault(16)
-def test_a_server_that_never_answers_is_made_again_however_often(tmp_path: Path) -> None:
-    world = World(tmp_path, SWIFT)
-    world.have_done_all_but(STAGE)
+def test_a_server_that_never_answers_is_made_again_however_often(world: World) -> None:
     world.nodes.startup = 1e9
-    _go(world, world.controller(), 340)
-    late = "r1-judge did not answer within 300 s (no message); it is deleted, and made again after 15 s"
+    world.go(world.controller(), 1840)
+    late = "r1-judge did not answer within 1800 s (no message); it is deleted, and made again after 15 s"
     assert late in world.messages
     # Whoever leads next goes on counting.
     second = world.controller()
-    _go(world, second, 1200)
+    world.go(second, 4200)
     assert "made again after 60 s" in world.messages
     assert world.cluster.created[ObjectKind.DEPLOYMENT, "r1-judge"] == 4
     assert (world.status["phase"], world.jobs_created) == ("Running", {})
@@ -119,55 +120,36 @@ def test_a_server_that_never_answers_is_made_again_however_often(tmp_path: Path)
     assert '"given_up":{}' in world.status["ledger"]
 
 
-def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path: Path) -> None:
-    world = World(tmp_path, SWIFT)
-    world.have_done_all_but(STAGE)
+def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(world: World) -> None:
     world.nodes.startup = 1e9
-    controller, gaps = world.controller(), list[float]()
-    while len(gaps) < 3:
-        controller.round()
-        world.cluster.advance(5)
-        if "r1-judge" in world.cluster.objects(ObjectKind.DEPLOYMENT):
-            continue
+    controller, servers = world.controller(), lambda: world.cluster.objects(ObjectKind.DEPLOYMENT)
+    world.go_until(controller, servers)
+    for pause in (15, 30, 60):
+        world.go_until(controller, lambda: "r1-judge" not in servers())
         gone = world.cluster.now
-        while "r1-judge" not in world.cluster.objects(ObjectKind.DEPLOYMENT):
-            controller.round()
-            world.cluster.advance(5)
-        gaps.append(world.cluster.now - gone)
-    assert [pause <= gap <= pause + 10 for pause, gap in zip((15, 30, 60), gaps, strict=True)] == [True] * 3
+        world.go_until(controller, lambda: "r1-judge" in servers())
+        assert pause <= world.cluster.now - gone <= pause + 10
 
 
 def test_an_end_for_an_outside_reason_is_not_recorded() -> None:
-    context = context_of(config_of(ONE))
-    nothing = VolumeState(frozenset())
+    context, nothing = context_of(config_of(ONE)), VolumeState(frozenset())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
-        plan = next_actions(
-            DesiredSteps(context, problem=RunEnd(code, "why")), ObservedCluster(), nothing, {}
-        )
+        desired = DesiredSteps(context, problem=RunEnd(code, "why"))
+        plan = next_actions(desired, ObservedCluster(), nothing, {})
         assert json.loads(plan.status["ledger"])["code"] == kept
 
 
 @pytest.mark.fault(16)
-def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
-    world.nodes.startup = 1e9
-    controller = world.controller()
-    controller.round()
-    world.cluster.advance(5)
+def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(world: World) -> None:
+    controller = _starting(world)
     _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
     assert world.drive(controller) == RunEnd(ExitCode.USER, "r1-judge: scope: no such index")
 
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
-def test_a_container_that_does_not_start_is_reported_at_once(tmp_path: Path, reason: str) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
-    world.nodes.startup = 1e9
-    controller = world.controller()
-    controller.round()
-    world.cluster.advance(5)
+def test_a_container_that_does_not_start_is_reported_at_once(world: World, reason: str) -> None:
+    controller = _starting(world)
     waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": "see the node"}}}
     _set_pod(world, "r1-judge", {"phase": "Pending", "containerStatuses": [waiting]})
     controller.round()
@@ -178,10 +160,9 @@ def test_a_container_that_does_not_start_is_reported_at_once(tmp_path: Path, rea
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
 def test_events_whose_first_reply_is_lost_cost_nothing(
-    tmp_path: Path, fault: ApiFault, record_property: Callable[[str, object], None]
+    world: World, fault: ApiFault, record_property: Callable[[str, object], None]
 ) -> None:
-    world, lost = World(tmp_path), set[str | None]()
-    world.have_done_all_but(STAGE)
+    lost = set[str | None]()
 
     def fault_of(call: ApiCall) -> ApiFault | None:
         if call.kind is not ObjectKind.EVENT or call.name in lost:
@@ -195,12 +176,12 @@ def test_events_whose_first_reply_is_lost_cost_nothing(
     assert len(lost) == len(world.reasons) > 0
 
 
-def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy(tmp_path: Path) -> None:
-    world = World(tmp_path, quota={"jobs": 1})
-    world.have_done_all_but(STAGE)
+def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy(world: World) -> None:
+    world.cluster.quota = {"jobs": 1}
     for _ in range(3):
-        _go(world, world.controller(), 100)
+        world.go(world.controller(), 100)
     assert world.reasons == ["NoRoom"]
+    assert "exceeded quota" in world.messages
     world.cluster.quota = {}
     assert world.drive().code is ExitCode.DONE
 
@@ -213,9 +194,7 @@ def test_a_run_without_the_right_to_write_events_goes_on(tmp_path: Path) -> None
 
 
 @pytest.mark.fault(12)
-def test_a_leader_that_loses_the_lease_while_it_writes_events_stops_there(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
+def test_a_leader_that_loses_the_lease_while_it_writes_events_stops_there(world: World) -> None:
 
     def sleep(call: ApiCall) -> ApiFault | None:
         if call.kind is not ObjectKind.EVENT:
@@ -224,38 +203,24 @@ def test_a_leader_that_loses_the_lease_while_it_writes_events_stops_there(tmp_pa
         return ApiFault.LOST
 
     world.cluster.faults = sleep
-    _go(world, world.controller(), 100)
+    world.go(world.controller(), 100)
     assert "the Lease was not renewed in time; looking again" in world.said
     assert world.reasons == []
 
 
-def test_a_quota_on_jobs_is_reported_and_waited_for(tmp_path: Path) -> None:
-    world = World(tmp_path, quota={"jobs": 1})
-    world.have_done_all_but(STAGE)
+def test_a_quota_on_pods_is_reported_and_waited_for(world: World) -> None:
+    world.cluster.quota = {"pods": 2}
     controller = world.controller()
-    _go(world, controller, 200)
-    assert world.reasons.count("NoRoom") == 1
-    assert "exceeded quota" in world.messages
-    world.cluster.quota = {}
-    assert world.drive(controller).code is ExitCode.DONE
-
-
-def test_a_quota_on_pods_is_reported_and_waited_for(tmp_path: Path) -> None:
-    world = World(tmp_path, quota={"pods": 2})
-    world.have_done_all_but(STAGE)
-    controller = world.controller()
-    _go(world, controller, 500)
+    world.go(controller, 500)
     assert f"r1-{STAGE}-a1 has no pod for five minutes; a quota?" in world.messages
-    world.cluster.quota = {"pods": 1}
     world.cluster.quota = {}
     assert world.drive(controller).code is ExitCode.DONE
 
 
-def test_a_quota_without_room_for_a_server_is_waited_for_however_long(tmp_path: Path) -> None:
-    world = World(tmp_path, SWIFT, quota={"pods": 0})
-    world.have_done_all_but(STAGE)
+def test_a_quota_without_room_for_a_server_is_waited_for_however_long(world: World) -> None:
+    world.cluster.quota = {"pods": 0}
     controller = world.controller()
-    _go(world, controller, 1000)
+    world.go(controller, 1000)
     assert world.status["phase"] == "Running"
     assert "exceeded quota" in world.status["message"]
     assert (world.reasons.count("ServerLate"), "NoPod" in world.reasons) == (0, True)
@@ -269,10 +234,10 @@ def test_a_server_that_finds_no_node_while_a_job_runs_is_reported_with_the_sched
 ) -> None:
     world, controller = _running(tmp_path)
     _set_pod(world, "r1-judge", UNSCHEDULED)
-    _go(world, controller, 100)
+    world.go(controller, 100)
     assert "waits for a node: 0/1 nodes are available" in world.status["message"]
     assert "Pending" not in world.reasons
-    _go(world, controller, 300)
+    world.go(controller, 300)
     assert world.reasons.count("Pending") == 1
 
 
@@ -300,24 +265,20 @@ def test_a_server_without_a_pod_while_a_job_runs_is_reported(tmp_path: Path) -> 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
 def test_a_pod_that_has_a_node_and_does_not_start_is_reported_after_five_minutes(
-    tmp_path: Path, pod: str
+    world: World, pod: str
 ) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
     world.nodes.never_starts = lambda name: name.startswith(pod)
     controller = world.controller()
-    _go(world, controller, 200)
+    world.go(controller, 200)
     assert "NotStarting" not in world.reasons
-    _go(world, controller, 300)
+    world.go(controller, 300)
     assert world.reasons.count("NotStarting") == 1
     assert f"`kubectl describe pod {pod}" in world.status["message"]
     world.nodes.never_starts = lambda name: False
     assert world.drive(controller).code is ExitCode.DONE
 
 
-def test_another_controllers_objects_are_neither_adopted_nor_deleted(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
+def test_another_controllers_objects_are_neither_adopted_nor_deleted(world: World) -> None:
     world.cluster.put(ObjectKind.JOB, {"metadata": {"name": "other"}, "spec": {}})
     other = world.cluster.objects(ObjectKind.JOB)["other"]["metadata"]["uid"]
     labels = {"scope/run": "r1", "scope/server": "r1-judge"}
@@ -327,7 +288,7 @@ def test_another_controllers_objects_are_neither_adopted_nor_deleted(tmp_path: P
     body = {"kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
     world.cluster.put(ObjectKind.DEPLOYMENT, body)
     controller = world.controller()
-    _go(world, controller, 100)
+    world.go(controller, 100)
     assert "waiting for Deployment r1-judge, which another controller owns" in world.status["message"]
     assert list(world.cluster.objects(ObjectKind.DEPLOYMENT)) == ["r1-judge"]
     assert "ForeignObject" in world.reasons
@@ -337,11 +298,9 @@ def test_a_server_that_differs_is_brought_up_to_date_between_jobs_only(tmp_path:
     world = World(tmp_path)
     world.have_done_all_but(STAGE, "i01-compare")
     controller = world.controller()
-    while not world.status.get("jobs"):
-        controller.round()
-        world.cluster.advance(5)
+    world.go_until(controller, lambda: world.status.get("jobs"))
     judge = world.cluster.objects(ObjectKind.DEPLOYMENT)["r1-judge"]
-    changed = ONE | {"cluster": ONE["cluster"] | {"judge": {"memory": "80Gi"}}}
+    changed = ONE | {"cluster": ONE["cluster"] | {"judge": sized(memory="80Gi")}}
     world.inputs = world.inputs._replace(config=World(tmp_path / "other", changed).config)
     controller.round()
     assert judge["metadata"]["generation"] == 1
@@ -349,11 +308,12 @@ def test_a_server_that_differs_is_brought_up_to_date_between_jobs_only(tmp_path:
     assert judge["metadata"]["generation"] == 2
 
 
-def _go(world: World, controller: Controller, seconds: float) -> None:
-    end = world.cluster.now + seconds
-    while world.cluster.now < end:
-        controller.round()
-        world.cluster.advance(20)
+def _starting(world: World) -> Controller:
+    """Its servers do not answer."""
+    world.nodes.startup = 1e9
+    controller = world.controller()
+    world.go(controller, 5, step=5)
+    return controller
 
 
 def _running(root: Path) -> tuple[World, Controller]:
@@ -361,9 +321,7 @@ def _running(root: Path) -> tuple[World, Controller]:
     world = World(root, work=lambda job, rank: None)
     world.have_done_all_but(STAGE)
     controller = world.controller()
-    while not world.status.get("jobs"):
-        controller.round()
-        world.cluster.advance(5)
+    world.go_until(controller, lambda: world.status.get("jobs"))
     return world, controller
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import Body, NoReply
-from scope_selfplay.controller.loop import drive, watch_jobs
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver.api import Body, NoReply
+from scope_selfplay.driver.loop import drive, watch_jobs
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from tests.unit.controller.worlds import World
 

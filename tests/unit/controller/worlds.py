@@ -1,18 +1,16 @@
 """A whole run on the fake cluster: the controller, the nodes, the volume; and what is left of it at the end."""
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.loop import Clock, Controller, Inputs
-from scope_selfplay.controller.manifests import RunStage
-from scope_selfplay.controller.plan_parts import RunEnd, steps_of
-from scope_selfplay.store import Stage, StageManifest
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.loop import Clock, Controller, Inputs
+from scope_selfplay.driver.parts import RunEnd, steps_of
+from scope_selfplay.store.folder import StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
 from tests.unit.controller.examples import PAPER, config_of
@@ -44,11 +42,6 @@ class World:
                 manifest = StageManifest(stage=step.stage.value, iteration=step.iteration, spec_hash="before")
                 (folder / "manifest.json").write_text(manifest.model_dump_json())
                 (folder / "ratings.json").write_text('{"promoted": true}')
-
-    def write_ratings(self, iteration: int, ratings: dict[str, Any]) -> None:
-        """What stage D decided."""
-        folder = self.stages.folder.stage(iteration, Stage.COMPARE).path
-        (folder / "ratings.json").write_text(json.dumps(ratings))
 
     def add_controller_job(self, name: str = "") -> str:
         name = name or f"{self.config.name}-controller"
@@ -90,6 +83,16 @@ class World:
             self.cluster.advance(15)
         raise AssertionError(f"not ended after {rounds} rounds; last: {self.status.get('message')}")
 
+    def go(self, controller: Controller, seconds: float, *, step: float = 20) -> None:
+        """Rounds for so long, in which the run does not end."""
+        end = self.cluster.now + seconds
+        self.go_until(controller, lambda: self.cluster.now >= end, step=step)
+
+    def go_until(self, controller: Controller, holds: Callable[[], object], *, step: float = 5) -> None:
+        while not holds():
+            assert controller.round() is None, self.status.get("message")
+            self.cluster.advance(step)
+
     @property
     def status(self) -> dict[str, str]:
         found = self.cluster.objects(ObjectKind.CONFIG_MAP).get(f"{self.config.name}-status")
@@ -123,7 +126,3 @@ class World:
             "published": self.stages.published,
             "status": {key: self.status.get(key) for key in ("phase", "progress", "message", "step")},
         }
-
-
-def step_names(steps: list[RunStage]) -> list[str]:
-    return [step.name for step in steps]

@@ -1,21 +1,23 @@
 """Chunks of documents fit into the Challenger's prompt, or the run does not begin."""
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from scope_selfplay.challenger_room import chunk_size, prompt_tokens
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.dialects import dialect
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.inference import Message
-from scope_selfplay.progress import Progress
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.run import open_run
-from scope_selfplay.run_context import challenger_opening
-from scope_selfplay.run_directory import run_documents, task_types_of
-from scope_selfplay.schemas import Document
+from retrieval.corpus import read_documents as read_for_index
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.sampling import Message
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.begin import chunk_size, prompt_tokens, run_documents, task_types_of
+from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.run import open_run
 from tests.models import write_model
 from tests.word_codec import WordCodec
 
@@ -59,12 +61,8 @@ def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -
     text = " ".join(f"Sentence {number} is about the river." for number in range(400))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "river.txt").write_text(text)
-    settings = [
-        f"model.path={write_model(tmp_path / 'model')}",
-        f"corpus.path={tmp_path / 'docs'}",
-        "domain=support",
-    ]
-    settings += ["corpus.reader=text_files", "challenger.max_prompt=4096"]
+    settings = [f"model.path={write_model(tmp_path / 'model')}", f"corpus.path={tmp_path / 'docs'}"]
+    settings += ["domain=support", "corpus.reader=text_files", "challenger.max_prompt=4096"]
     with pytest.raises(ConfigError, match="does not fit into the Challenger's prompt"):
         open_run(load_config(None, [*settings, "corpus.chunk_tokens=4000"]), tmp_path / "runs", Progress())
     assert not (tmp_path / "runs").exists()
@@ -81,21 +79,11 @@ def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -
 
 def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) -> None:
     """The 2018 Wikipedia of DPR (Table 9): id, text and title, quoted as CSV is."""
-    import gzip
-
-    from retrieval.corpus import read_documents as read_for_index
-
     path = tmp_path / "psgs_w100.tsv.gz"
     lines = 'id\ttext\ttitle\n1\t"He said ""no"" twice."\t"A ""B"" C"\n2\tplain\tTitle\n'
     path.write_bytes(gzip.compress(lines.encode()))
-    config = load_config(
-        None,
-        [
-            f"model.path={write_model(tmp_path / 'model')}",
-            f"corpus.path={path}",
-            "challenger.max_prompt=8192",
-        ],
-    )
+    settings = [f"model.path={write_model(tmp_path / 'model')}", "challenger.max_prompt=8192"]
+    config = load_config(None, [*settings, f"corpus.path={path}"])
     documents = run_documents(config, PACK)
     assert documents == list(read_for_index(path))
     assert [document.title for document in documents] == ['A "B" C', "Title"]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.config import load_config
-from scope_selfplay.corpus import read_documents, reading, shuffled, take_unused
-from scope_selfplay.corpus.chunking import Chunker
-from scope_selfplay.corpus.reading import read_sample
-from scope_selfplay.errors import ConfigError, CorpusError
-from scope_selfplay.schemas import Document
-from tests.world_data import PASSAGES, write_world_data
+from scope_selfplay.base.errors import ConfigError, CorpusError
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus import read as reading
+from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.read import read_documents, read_sample
+from scope_selfplay.corpus.sample import shuffled, take_unused
 
 GOOD_LINE = b'{"id": "a", "title": "A", "text": "About a."}\n'
 
@@ -39,12 +39,6 @@ def test_the_wiki_18_form_has_its_title_on_the_first_line_of_the_contents(tmp_pa
     assert document == Document(id="7", title='The "Great" Dam', text="It stands.\nStill.")
 
 
-def test_many_wiki_18_passages_are_read(tmp_path: Path) -> None:
-    documents = read_documents(write_world_data(tmp_path) / "passages.jsonl")
-    assert len(documents) == PASSAGES
-    assert all(document.title and not document.title.startswith('"') for document in documents)
-
-
 def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
     write(tmp_path / "b.txt", "Späte Notiz.".encode())
     write(tmp_path / "a" / "old_mill-house.md", b"Just text.")
@@ -56,52 +50,6 @@ def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
         Document(id="a/old_mill-house.md", title="old mill house", text="Just text."),
         Document(id="b.txt", title="b", text="Späte Notiz."),
     ]
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        (b"{", "line 2: damaged at character 2: Expecting property name"),
-        (
-            b'{"id": "b", "title": "B", "text": "cut',
-            "line 2: damaged at character 35: Unterminated string; mend the line or take it out$",
-        ),
-        (b"\xff\xfe", "line 2: not UTF-8 at byte 1; convert"),
-        (b"[]", 'line 2: expected an object with "id", "title" and "text", found a list'),
-        (b"null", "line 2: expected an object .* found null"),
-        (b'"text"', "line 2: expected an object .* found text"),
-        (b'{"id": "b", "title": "B"}', "line 2: the field \"text\" is missing, found 'id', 'title'$"),
-        (b'{"id": "b", "titel": "B", "text": "t"}', '"title" is missing.*did you mean to rename "titel"'),
-        (b'{"title": "B", "text": "t"}', 'line 2: the field "id" is missing'),
-        (b"{}", 'line 2: the field "title" is missing, found none'),
-        (b'{"id": 1, "title": "B", "text": "t"}', 'line 2: "id" must be text, found a number'),
-        (b'{"id": "b", "title": null, "text": "t"}', 'line 2: "title" must be text, found null'),
-        (b'{"id": "b", "title": "B", "text": ["t"]}', 'line 2: "text" must be text, found a list'),
-        (b'{"id": "b", "title": "B", "text": {}}', 'line 2: "text" must be text, found an object'),
-        (
-            b'{"id": "b", "title": "B", "text": "t", "source": true}',
-            '"source" must be text, found true or false',
-        ),
-        (b'{"id": "b", "title": "B", "text": NaN}', "line 2: damaged: NaN is not JSON"),
-        (b'{"id": "b", "id": "c", "title": "B", "text": "t"}', "line 2: damaged: a key is given twice"),
-        (
-            b'{"id": "b", "title": "B", "text": "\\ud800"}',
-            "line 2: damaged: a string holds half a surrogate pair",
-        ),
-        (b"[" * 100_000, "line 2: damaged: nested too deeply"),
-        (b'{"id": "", "title": "B", "text": "t"}', 'line 2: "id" must not be blank'),
-        (b'{"id": "b", "title": "B", "text": " "}', 'line 2: "text" must not be blank'),
-        (b'{"id": "b", "contents": "only one line"}', 'line 2: "contents" needs the title on its first line'),
-        (b'{"id": "b", "contents": 3}', 'line 2: "contents" must be text, found a number'),
-        (GOOD_LINE.strip(), r"line 2: the id 'a' is already used at .*c\.jsonl, line 1; ids must be unique"),
-    ],
-)
-def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:
-    path = write(tmp_path / "c.jsonl", GOOD_LINE + line + b"\n" + GOOD_LINE)
-    with pytest.raises(CorpusError, match=complaint) as caught:
-        read_documents(path)
-    assert str(caught.value).startswith(f"{path}, line 2: ")
-    assert "\n" not in str(caught.value)
 
 
 def lines_of(ids: Sequence[str]) -> bytes:
@@ -149,54 +97,24 @@ def test_a_sample_of_the_embedded_world_is_refused() -> None:
         load_config(None, ["corpus.sample=5", "corpus.path=embedded"])
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_a_file_without_documents_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(CorpusError, match=r"c\.jsonl: holds no documents; expected"):
-        read_documents(write(tmp_path / "c.jsonl", content))
+def count_bytes(texts: Sequence[str]) -> list[int]:
+    """Every token boundary inside a character is a trap."""
+    return [len(text.encode()) for text in texts]
 
 
-def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"holds no documents; expected a JSONL file or a folder"):
-        read_documents(tmp_path)
+class Words:
+    """Counts words, however they are spaced, and the characters that it was asked about."""
 
+    asked = 0
 
-def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        CorpusError, match="cannot be read as a corpus: No such file or directory; give a JSONL"
-    ):
-        read_documents(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"), [(b"\xff", "not UTF-8 at byte 1"), (b" \n", "no text"), (b"# T\n", "no text")]
-)
-def test_a_damaged_text_file_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
-    path = write(tmp_path / "x.txt", content)
-    with pytest.raises(CorpusError, match=complaint) as caught:
-        read_documents(tmp_path)
-    assert str(caught.value).startswith(f"{path}: ")
-
-
-class ByteTokenizer:
-    """One token per UTF-8 byte: every token boundary inside a character is a trap."""
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        return [len(text.encode()) for text in texts]
-
-
-class WordTokenizer:
-    """One token per word, however it is spaced."""
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
+    def __call__(self, texts: Sequence[str]) -> list[int]:
+        self.asked += sum(map(len, texts))
         return [len(text.split()) for text in texts]
 
 
-def pieces_of(
-    text: str, max_tokens: int, title: str = "", tokenizer: ByteTokenizer | WordTokenizer | None = None
-) -> list[str]:
-    tokenizer = tokenizer or ByteTokenizer()
+def pieces_of(text: str, max_tokens: int, title: str = "", count: CountTokens = count_bytes) -> list[str]:
     document = Document(id="d", title=title, text=text, source="s")
-    pieces = Chunker(max_tokens, tokenizer.counts).cut(document)
+    pieces = Chunker(max_tokens, count).cut(document)
     assert all((piece.title, piece.source) == (title, "s") for piece in pieces)
     return [piece.text for piece in pieces]
 
@@ -214,21 +132,19 @@ def test_pieces_fit_and_lose_nothing_but_whitespace(text: str, max_tokens: int, 
 
 @given(texts, st.integers(1, 20))
 def test_a_tokenizer_that_loses_spacing_still_gives_pieces_that_fit(text: str, max_tokens: int) -> None:
-    pieces = pieces_of(text, max_tokens, tokenizer=WordTokenizer())
+    pieces = pieces_of(text, max_tokens, count=Words())
     assert all(len(piece.split()) <= max_tokens for piece in pieces)
     assert "".join("".join(pieces).split()) == "".join(text.split())
 
 
 def test_a_document_that_fits_is_left_alone() -> None:
     document = Document(id="d", title="T", text="12345678")
-    tokenizer = ByteTokenizer()
-    assert Chunker(10, tokenizer.counts).cut(document) == [document]
+    assert Chunker(10, count_bytes).cut(document) == [document]
 
 
 def test_pieces_are_numbered_after_their_document() -> None:
     document = Document(id="d", title="", text="one two three")
-    tokenizer = ByteTokenizer()
-    pieces = Chunker(5, tokenizer.counts).cut(document)
+    pieces = Chunker(5, count_bytes).cut(document)
     assert [(piece.id, piece.text) for piece in pieces] == [("d#0", "one"), ("d#1", "two"), ("d#2", "three")]
 
 
@@ -257,47 +173,30 @@ def test_a_limit_without_room_for_text_is_refused(title: str, text: str, limit: 
         pieces_of(text, limit, title)
 
 
-class SeamTokenizer:
-    """Counts a text as more than the sum of its words, as no tokenizer should."""
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
+def test_a_tokenizer_whose_words_do_not_add_up_has_every_piece_checked() -> None:
+    def count(texts: Sequence[str]) -> list[int]:
         return [len(text) + text.count(" ") * 3 if len(text) > 20 else len(text) for text in texts]
 
-
-def test_a_tokenizer_whose_words_do_not_add_up_has_every_piece_checked() -> None:
-    tokenizer = SeamTokenizer()
     document = Document(id="d", title="T", text="some words of a text " * 2000)
-    pieces = Chunker(60, tokenizer.counts).cut(document)
-    assert max(tokenizer.counts([f"T\n{piece.text}" for piece in pieces])) <= 60
+    pieces = Chunker(60, count).cut(document)
+    assert max(count([f"T\n{piece.text}" for piece in pieces])) <= 60
     assert "".join(piece.text for piece in pieces).split() != [] and len(pieces) > 500
 
 
 def test_long_texts_are_cut_by_the_words_that_they_repeat() -> None:
     """A tokenizer is asked for a word once, not for every place where it stands."""
-    asked = 0
-
-    def counts(texts: Sequence[str]) -> list[int]:
-        nonlocal asked
-        asked += sum(map(len, texts))
-        return [len(text.split()) for text in texts]
-
+    count = Words()
     text = "One or two sentences that a corpus repeats. They are many. " * 20_000
-    pieces = Chunker(100, counts).cut(Document(id="d", title="", text=text))
+    pieces = Chunker(100, count).cut(Document(id="d", title="", text=text))
     assert sum(len(piece.text.split()) for piece in pieces) == len(text.split())
     # The first pieces are checked as a whole; without remembering, all of it would be asked for.
-    assert asked < len(text) / 10
+    assert count.asked < len(text) / 10
 
 
 def test_pages_are_not_encoded_whole_to_see_whether_they_fit() -> None:
-    asked = 0
-
-    def counts(texts: Sequence[str]) -> list[int]:
-        nonlocal asked
-        asked += sum(map(len, texts))
-        return [len(text.split()) for text in texts]
-
+    count = Words()
     page, note = "Words of a page that others have as well. " * 40, "A short note."
-    chunker = Chunker(100, counts)
+    chunker = Chunker(100, count)
     pieces = [
         piece
         for number in range(500)
@@ -305,4 +204,4 @@ def test_pages_are_not_encoded_whole_to_see_whether_they_fit() -> None:
         for piece in chunker.cut(Document(id=f"{number}{text[0]}", title="", text=text))
     ]
     assert len(pieces) == 500 * 5 and all(len(piece.text.split()) <= 100 for piece in pieces)
-    assert asked < 500 * len(page + note) / 10
+    assert count.asked < 500 * len(page + note) / 10

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from scope_selfplay.config import CorpusConfig
-from scope_selfplay.corpus import read_run_corpus
-from scope_selfplay.progress import LineProgress
+from scope_selfplay.base.terminal import LineProgress
+from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.corpus.read import read_run_corpus
 
 SENTENCE = "One or two sentences that a corpus repeats. They are many. "
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scope_selfplay.config import CorpusConfig
-from scope_selfplay.corpus import read_documents, read_run_corpus
-from scope_selfplay.corpus.cli import documents
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.terminal import LineProgress
+from scope_selfplay.base.values import CorpusReader
+from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.corpus.read import read_documents, read_run_corpus
 from scope_selfplay.corpus.survey import survey
-from scope_selfplay.errors import CorpusError
-from scope_selfplay.progress import LineProgress
-from scope_selfplay.schemas import CorpusReader
+from scope_selfplay.run.commands import documents
 
 HTML = (
     "<html><head><title>Pumps &amp; valves</title><script>let x = 1</script></head>"
@@ -98,16 +98,16 @@ def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
     sections = survey(folder, CorpusReader.MARKDOWN_SECTIONS)
     assert [path.name for path in sections.read] == ["a.md"]
     shown = CliRunner().invoke(documents, [str(folder)])
-    assert shown.stderr.count("skipped: 1") == 4 and "c.rst" in shown.stderr
+    assert "4 skipped: 1 have a suffix" in shown.stderr and "(c.rst)" in shown.stderr
 
 
 def test_a_folder_of_which_nothing_is_read_says_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scope_selfplay.corpus.survey.can_convert", lambda: False)
-    monkeypatch.setattr("scope_selfplay.corpus.reading.can_convert", lambda: False)
+    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     (tmp_path / "a.pdf").write_bytes(pdf("x"))
-    with pytest.raises(CorpusError, match=r"1 files are not read, such as a\.pdf \(need pip install"):
+    with pytest.raises(CorpusError, match=r"\(1 skipped: 1 need pip install .* \(a\.pdf\)"):
         read_documents(tmp_path)
 
 
@@ -125,7 +125,9 @@ def test_a_run_says_which_files_it_leaves_out(folder: Path, monkeypatch: pytest.
     )
     assert [document.id for document in read] == ["a.md", "b.txt"]
     (line,) = said
-    assert "4 files are skipped: c.rst have a suffix" in line and "page.html need pip install" in line
+    assert (
+        "4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); " in line and "(page.html)" in line
+    )
 
 
 def test_front_matter_gives_a_text_its_title(tmp_path: Path) -> None:
@@ -149,8 +151,9 @@ def office(tmp_path: Path) -> Path:
 
 
 def test_pdf_html_and_office_files_are_documents_and_broken_ones_are_named(office: Path) -> None:
-    skipped: dict[str, str] = {}
-    read = read_documents(office, None, lambda path, reason: skipped.update({path.name: reason}))
+    files: dict[Path, str] = {}
+    read = read_documents(office, None, files)
+    skipped = {path.name: reason for path, reason in files.items()}
     texts = {document.id: document for document in read}
     assert set(texts) == {"letter.docx", "manual.pdf", "page.html"}
     assert texts["page.html"].title == "Pumps & valves" and "let x" not in texts["page.html"].text

@@ -6,15 +6,14 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.evaluation.catalogue import built_in, load_benchmark
-from scope_selfplay.evaluation.items import Item
-from scope_selfplay.evaluation.scorers import SCORERS
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.evaluation.benchmarks import BENCHMARKS, load_benchmark
+from scope_selfplay.evaluation.rows import Item
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "benchmarks"
 
 
-NAMES = sorted(set(built_in()) - {"own"})
+NAMES = sorted(set(BENCHMARKS) - {"own"})
 PUBLISHED = [
     (name, place) for name in NAMES for place in sorted(FIXTURES.glob(f"{name}*")) if place.stem == name
 ]
@@ -29,7 +28,7 @@ def test_a_benchmark_reads_ten_items_in_its_authors_format(name: str, place: Pat
     loaded = load_benchmark(f"{name}={place}")
     assert len(loaded.items) == 10
     for item in loaded.items:
-        assert [scorer.name for scorer in loaded.scorers_of(item)] == list(loaded.benchmark.scorers)
+        assert [scorer.name for scorer in loaded.scorers_of(item)] == list(loaded.scorers)
 
 
 def first(name: str, suffix: str = "") -> Item:
@@ -81,14 +80,7 @@ def test_a_larger_file_is_sampled_by_the_seed_and_a_smaller_sample_lies_within_a
     assert [each for each in whole if each in drawn(5, 0)] == drawn(5, 0)
 
 
-def test_a_benchmark_may_lie_outside_of_the_package(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from scope_selfplay.evaluation.benchmark import Benchmark, Fields\n"
-        "BENCHMARK = Benchmark('mine', 'Mine', 'here', Fields('q', 'a'), ('f1',))\n"
-    )
-    (tmp_path / "data.csv").write_text("q,a\nWho?,Ana\n")
-    loaded = load_benchmark(f"{tmp_path}/mine.py={tmp_path}/data.csv")
-    assert (loaded.name, loaded.items[0].answers) == ("mine", ("Ana",))
+def test_a_file_of_ones_own_that_has_no_benchmark_is_named(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("x = 1\n")
     with pytest.raises(ConfigError, match=r"none\.py: BENCHMARK must be a Benchmark, found NoneType"):
         load_benchmark(f"{tmp_path}/none.py={tmp_path}/data.csv")
@@ -144,32 +136,22 @@ def test_a_wrong_file_is_named_with_what_was_expected(tmp_path: Path, asked: str
         load_benchmark(asked.replace("{tmp}", str(tmp_path)))
 
 
-def test_every_benchmark_is_scored_by_scorers_that_there_are() -> None:
-    for benchmark in built_in().values():
-        assert set(benchmark.scorers) <= set(SCORERS)
-
-
 def written(folder: Path, *lines: object) -> Path:
     path = folder / "mine.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return path
 
 
-def test_questions_of_ones_own_are_scored_by_what_they_have(tmp_path: Path) -> None:
+def test_questions_of_ones_own_have_an_answer_answers_or_a_rubric(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         {"question": "Capital of France?", "answer": "Paris"},
         {"question": "Author?", "answers": ["A. B.", "A B"]},
         {"question": "Tides?", "rubric": ["Names the Moon.", {"text": "Blames magnets.", "weight": -2}]},
-        {"question": "Why?"},
     )
-    loaded = load_benchmark(str(path))
-    one, several, rubric, alone = loaded.items
+    one, several, rubric = load_benchmark(str(path)).items
     assert (one.answers, several.answers) == (("Paris",), ("A. B.", "A B"))
     assert [criterion.points for criterion in rubric.criteria] == [1, -2]
-    assert [scorer.name for scorer in loaded.scorers_of(rubric)] == ["rubric"]
-    assert [scorer.name for scorer in loaded.scorers_of(alone)] == ["rating"]
-    assert [scorer.name for scorer in loaded.scorers_of(one)][-1] == "cover_exact_match"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from scope_selfplay.evaluation.catalogue import built_in, load_benchmark
-from scope_selfplay.evaluation.scorers import SCORERS
-from scope_selfplay.evaluation.scoring import Needs
+from scope_selfplay.evaluation.benchmarks import BENCHMARKS, load_benchmark
+from scope_selfplay.evaluation.scorers import SCORERS, Needs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -27,7 +26,7 @@ def test_the_table_of_benchmarks_is_that_of_the_code() -> None:
     stated = {row[0].strip("`"): row[1:] for row in table("Benchmarks")}
     assert stated == {
         name: [each.title, each.source, " ".join(f"`{scorer}`" for scorer in each.scorers)]
-        for name, each in built_in().items()
+        for name, each in BENCHMARKS.items()
     }
 
 
@@ -63,7 +62,9 @@ def test_the_benchmark_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
     (data,) = blocks("Add a benchmark", "csv")
     (tmp_path / "capitals.py").write_text(benchmark)
     (tmp_path / "capitals.csv").write_text(data)
-    france, myanmar = load_benchmark(f"{tmp_path}/capitals.py={tmp_path}/capitals.csv").items
+    loaded = load_benchmark(f"{tmp_path}/capitals.py={tmp_path}/capitals.csv")
+    france, myanmar = loaded.items
+    assert loaded.name == "capitals"
     assert france.question.startswith("France\n\nWhat is the capital of this country?")
     assert (france.answers, france.group) == (("Paris",), "Europe")
     assert myanmar.answers == ("Naypyidaw", "Nay Pyi Taw", "Naypyitaw")

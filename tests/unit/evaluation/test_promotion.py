@@ -1,13 +1,13 @@
 """Promote, keep or stop: the rules as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 
-from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.held_out import Gain
-from scope_selfplay.evaluation.rating import decide_promotion
-from scope_selfplay.store.ratings import CheckpointDifference, Decision
+from scope_selfplay.base.intervals import Estimate
+from scope_selfplay.config.run import CompareConfig
+from scope_selfplay.evaluation.ratings import Gain, decide_promotion
+from scope_selfplay.store.ratings import Decision
 
 BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)
 VAGUE = (-0.15, 0.15)
@@ -15,11 +15,11 @@ PROMOTE, KEEP, STOP = Decision
 
 
 def gains(known: Mapping[tuple[str, str], tuple[float, float]]) -> Gain:
-    def gain(new: str, old: str, *, looks: int = 1) -> CheckpointDifference | None:
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
         if (new, old) not in known:
             return None
         low, high = known[new, old]
-        return CheckpointDifference(value=(low + high) / 2, low=low, high=high, tasks=100)
+        return Estimate(value=(low + high) / 2, low=low, high=high, items=100)
 
     return gain
 
@@ -48,17 +48,6 @@ def test_promotion_needs_the_evidence_that_its_setting_names(
     assert "S_1" in found.reason and "S_0" in found.reason and promotion in found.reason
 
 
-@pytest.mark.parametrize(
-    ("margin", "better", "worse"), [(0.0, True, True), (0.02, False, False), (0.01, True, True)]
-)
-def test_the_whole_interval_must_lie_beyond_the_margin(margin: float, better: bool, worse: bool) -> None:
-    settings = CompareConfig(promotion="better", margin=margin)
-    assert decide_promotion(settings, ["S_0"], gains({("S_1", "S_0"): BETTER})).promoted is better
-    settings = CompareConfig(stop="worse", margin=margin)
-    found = decide_promotion(settings, ["S_0"], gains({("S_1", "S_0"): WORSE}))
-    assert (found.decision is STOP) is worse
-
-
 @pytest.mark.parametrize(("tolerance", "promoted"), [(0.11, True), (0.1, False), (0.05, False)])
 def test_not_worse_is_shown_by_an_interval_above_the_tolerance(tolerance: float, promoted: bool) -> None:
     """A Solver that is worse for sure may still be worse by less than is tolerated."""
@@ -69,8 +58,8 @@ def test_not_worse_is_shown_by_an_interval_above_the_tolerance(tolerance: float,
 
 
 def test_one_task_shows_nothing() -> None:
-    def gain(new: str, old: str, *, looks: int = 1) -> CheckpointDifference | None:
-        return CheckpointDifference(value=1.0, low=None, high=None, tasks=1)
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
+        return Estimate(value=1.0, low=None, high=None, items=1)
 
     for promotion in ("not_worse", "better"):
         settings = CompareConfig.model_validate({"promotion": promotion, "stop": "worse"})
@@ -82,11 +71,11 @@ def test_one_task_shows_nothing() -> None:
 def test_patience_asks_for_intervals_of_as_many_looks() -> None:
     asked: list[int] = []
 
-    def gain(new: str, old: str, *, looks: int = 1) -> CheckpointDifference | None:
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
         asked.append(looks)
-        return CheckpointDifference(value=0.0, low=-0.1, high=0.1, tasks=100)
+        return Estimate(value=0.0, low=-0.1, high=0.1, items=100)
 
-    decide_promotion(CompareConfig(patience=3), ["S_0", "S_1", "S_2"], gain)
+    decide_promotion(CompareConfig(stop=3), ["S_0", "S_1", "S_2"], gain)
     assert asked == [1, 3, 3, 3]
 
 
@@ -98,13 +87,6 @@ def test_a_worse_solver_ends_the_run_where_asked_and_is_not_promoted(
     assert (found.decision, found.promoted) == (decision, decision is PROMOTE)
     if decision is STOP:
         assert "S_1 is worse than S_0: -0.060 [-0.100, -0.020] over 100 tasks" in found.reason
-
-
-def history(starts: Sequence[str], last: Mapping[str, tuple[float, float]]) -> tuple[list[str], Gain]:
-    newest = f"S_{len(starts)}"
-    known = {(f"S_{number}", starts[number - 1]): OPEN for number in range(1, len(starts) + 1)}
-    known |= {(name, starts[-2]): interval for name, interval in last.items()}
-    return list(starts), gains({(newest, starts[-1]): OPEN} | known)
 
 
 @pytest.mark.parametrize(
@@ -123,20 +105,15 @@ def history(starts: Sequence[str], last: Mapping[str, tuple[float, float]]) -> t
 def test_patience_ends_a_run_that_no_iteration_helps(
     starts: list[str], against_the_first: dict[str, tuple[float, float]], decision: Decision
 ) -> None:
-    names, gain = history(starts, against_the_first) if len(starts) > 1 else (starts, gains({}))
-    found = decide_promotion(CompareConfig(patience=2), names, gain)
+    known = {(f"S_{number + 1}", start): OPEN for number, start in enumerate(starts)}
+    known |= {(name, starts[-2]): interval for name, interval in against_the_first.items()}
+    found = decide_promotion(CompareConfig(stop=2), starts, gains(known))
     assert found.decision is decision
     if decision is STOP:
         assert found.promoted and f"none of the last 2 is better than {starts[-2]}" in found.reason
 
 
 def test_what_could_not_be_compared_is_not_a_standstill() -> None:
-    found = decide_promotion(CompareConfig(patience=1, promotion="better"), ["S_0"], gains({}))
+    found = decide_promotion(CompareConfig(stop=1, promotion="better"), ["S_0"], gains({}))
     assert (found.decision, found.promoted) == (KEEP, False)
     assert "nothing compares S_1 with S_0" in found.reason
-
-
-def test_the_first_checkpoint_is_always_promoted() -> None:
-    assert decide_promotion(
-        CompareConfig(promotion="better", stop="worse", patience=1), [], gains({})
-    ).promoted

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from scope_selfplay.config import CompareConfig
-from scope_selfplay.corpus import task_family
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, judge_presentation, presentations
-from scope_selfplay.evaluation.rating import rate
-from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
+from scope_selfplay.base.values import Comparison, Outcome, Verdict
+from scope_selfplay.config.run import CompareConfig
+from scope_selfplay.evaluation.folder import TaskChange
+from scope_selfplay.evaluation.pairs import balanced_pairs, compare_pair
+from scope_selfplay.evaluation.ratings import GradedAnswers, rate
+from scope_selfplay.judge.protocol import PairQuestion, Question, Reply, Style
+from scope_selfplay.report.record import diff_checkpoints
 from scope_selfplay.store.ratings import Decision, Ratings
 from tests.unit.evaluation.contestants import candidate, comparison, contestant
 
@@ -27,40 +30,42 @@ class Reader:
         self._bonus = bonus
         self.calls = 0
 
-    async def compare(self, task: Task, first: Rollout, second: Rollout, **_: object) -> Comparison:
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        assert isinstance(question, PairQuestion)
         self.calls += 1
-        words = [len((each.answer or "").split()) for each in (first, second)]
-        return comparison(first.id, second.id, Outcome(words[0] + self._bonus, words[1]))
+        words = [len((each.answer or "").split()) for each in (question.first, question.second)]
+        return Reply(Outcome(words[0] + self._bonus, words[1]), Verdict(value=True))
 
 
-def solver(number: int, scores: Sequence[float | None] = (), *, words: int = 1) -> CheckpointAnswers:
+def solver(number: int, scores: Sequence[float | None] = (), *, words: int = 1) -> GradedAnswers:
     answers = [" ".join(["word"] * words) for _ in range(TASKS)]
     return contestant(f"S_{number}", answers, scores=scores)
 
 
-async def played(judge: Reader, contestants: Sequence[CheckpointAnswers]) -> list[Comparison]:
-    by_task = {each.task.id: each for each in CANDIDATES if each.task}
+async def played(judge: Reader, contestants: Sequence[GradedAnswers]) -> list[Comparison]:
+    tasks = {each.task.id: each.task for each in CANDIDATES if each.task}
     found = []
-    for row, newest in enumerate(contestants):
-        for shown in presentations(newest, contestants[:row], key=(row,)):
-            found.append(await judge_presentation(judge, by_task[shown.task_id], shown))  # type: ignore[arg-type]
+    for row in range(len(contestants)):
+        answers = {f"S_{number}": each.rollouts for number, each in enumerate(contestants[: row + 1])}
+        for pair in balanced_pairs(f"S_{row}", answers, key=(row,)):
+            asked: object = judge
+            found.append(await compare_pair(asked, pair, tasks[pair.item_id], None, Style.SCORES))  # type: ignore[arg-type]
     return found
 
 
 def rated(
-    contestants: Sequence[CheckpointAnswers],
+    contestants: Sequence[GradedAnswers],
     comparisons: Sequence[Comparison],
     starts: Sequence[str] = ("S_0",),
     **settings: object,
 ) -> Ratings:
     return rate(
-        CANDIDATES,
-        contestants,
+        CANDIDATES[: len(contestants[0].grades)],
+        {f"S_{number}": each for number, each in enumerate(contestants)},
         comparisons,
         starts=starts,
-        settings=CompareConfig.model_validate({"resamples": 200, **settings}),
+        settings=CompareConfig.model_validate(settings),
         seed=0,
-        family=task_family,
     )
 
 
@@ -75,6 +80,8 @@ async def test_ratings_are_distances_from_the_first_checkpoint_without_the_judge
     assert found.rating_gain is not None and found.rating_gain.value == pytest.approx(2.0, abs=1e-4)
     assert found.intervals["S_2"] == pytest.approx((3.0, 3.0), abs=1e-4)
     assert list(found.ratings) == ["S_0", "S_1", "S_2"]
+    met = [(pair.older, pair.newer) for pair in found.edges]
+    assert met == [("S_0", "S_1"), ("S_0", "S_2"), ("S_1", "S_2")]
     assert Ratings.model_validate_json(found.model_dump_json()) == found
     assert {"decision", "reason", "promoted", "ratings", "intervals", "edges"} <= set(
         json.loads(found.model_dump_json())
@@ -96,17 +103,6 @@ async def test_edges_count_for_the_newer_checkpoint_and_balance_the_order() -> N
     assert edge.newer_first == 10 and edge.mean_margin == pytest.approx(0.0)
 
 
-async def test_a_failed_call_is_left_out_of_everything_but_its_count() -> None:
-    contestants = [solver(0), solver(1, words=2)]
-    comparisons = await played(Reader(), contestants)
-    lost = [comparison(each.first_id, each.second_id, None) for each in comparisons[:5]]
-    found = rated(contestants, [*lost, *comparisons[5:]])
-    assert found.ratings == pytest.approx({"S_0": 0.0, "S_1": 1.0}, abs=1e-4)
-    assert (
-        found.edges[0].failed == 5 and found.rating_gain is not None and found.rating_gain.tasks == TASKS - 5
-    )
-
-
 @pytest.mark.parametrize(("evidence", "decision"), [("scores", Decision.KEEP), ("ratings", Decision.PROMOTE)])
 async def test_the_evidence_decides(evidence: str, decision: Decision) -> None:
     # More words, lower scores.
@@ -120,28 +116,20 @@ async def test_a_solver_is_measured_against_what_it_was_trained_from() -> None:
     contestants = [solver(0, GOOD, words=3), solver(1, POOR), solver(2, GOOD, words=2)]
     found = rated(contestants, await played(Reader(), contestants), ["S_0", "S_0"], promotion="not_worse")
     assert not found.promoted and "S_2 is worse than S_0" in found.reason
-    assert found.gain is not None and found.gain.mean_score == 0.0
+    assert found.gain is not None and found.gain.value == 0.0
     assert rated(contestants, [], ["S_0", "S_1"]).gain != found.gain
 
 
 def test_the_first_checkpoint_has_nothing_to_gain_on() -> None:
-    found = rated([solver(0, POOR)], [], [])
+    found = rated([solver(0, POOR)], [], [], promotion="better", stop="worse")
     assert (found.promoted, found.gain, found.rating_gain, found.ratings) == (True, None, None, {})
 
 
 def test_a_gain_in_scores_is_paired_and_leaves_missing_scores_out() -> None:
     before = contestant("S_0", ["x"] * 3, scores=[1.0, 0.0, None])
     after = contestant("S_1", ["x"] * 3, scores=[1.0, 1.0, 1.0])
-    found = rate(
-        CANDIDATES[:3],
-        [before, after],
-        [],
-        starts=["S_0"],
-        settings=CompareConfig(),
-        seed=0,
-        family=task_family,
-    )
-    assert found.gain is not None and (found.gain.mean_score, found.gain.tasks) == (0.5, 2)
+    found = rated([before, after], [])
+    assert found.gain is not None and (found.gain.value, found.gain.items) == (0.5, 2)
 
 
 def test_a_checkpoint_without_any_score_has_no_estimate_and_breaks_nothing() -> None:
@@ -150,14 +138,13 @@ def test_a_checkpoint_without_any_score_has_no_estimate_and_breaks_nothing() -> 
     assert "all" in found.held_out["S_1"]
 
 
-async def test_ratings_name_every_checkpoint_and_every_pair_that_met() -> None:
-    contestants = [solver(0), solver(1, words=2), solver(2)]
-    found = rated(contestants, await played(Reader(), contestants), ["S_0", "S_1"], promotion="not_worse")
-    assert found.ratings == pytest.approx({"S_0": 0.0, "S_1": 1.0, "S_2": 0.0}, abs=1e-4)
-    assert not found.promoted
-    assert [(pair.older, pair.newer) for pair in found.edges] == [
-        ("S_0", "S_1"),
-        ("S_0", "S_2"),
-        ("S_1", "S_2"),
+def test_two_checkpoints_side_by_side_have_the_interval_of_the_ratings() -> None:
+    """`scope tasks diff` and `ratings.json` say the same of one gain."""
+    before, after = [0.0, 0.5, 1.0, 0.0, 0.25, 1.0], [0.5, 0.5, 1.0, 1.0, 0.0, 1.0]
+    told = [contestant(name, ["x"] * 6, scores=scores) for name, scores in (("S_0", before), ("S_1", after))]
+    changes = [
+        TaskChange(task_id=f"t{row}", text="", before=one, after=two)
+        for row, (one, two) in enumerate(zip(before, after, strict=True))
     ]
-    assert all(low <= high for low, high in found.intervals.values())
+    gain, diff = rated(told, []).gain, diff_checkpoints("S_0", "S_1", changes)
+    assert gain is not None and diff.gain.model_copy(update={"note": gain.note}) == gain

@@ -1,16 +1,19 @@
 """Records become a result: numbers that can be counted by hand, and the same bytes in any order."""
 
 import random
+from typing import Any
 
 import pytest
 
-from scope_selfplay.benchmarking.leaderboard import as_text, tables_of
-from scope_selfplay.evaluation.agreement import Mark, agreements
-from scope_selfplay.evaluation.benchmark import Benchmark, Decoding, Fields, LoadedBenchmark
-from scope_selfplay.evaluation.items import AnswerFacts, AnswerScore, Item, ItemCriterion
-from scope_selfplay.evaluation.results import EvaluationResult, evaluation_result
-from scope_selfplay.evaluation.win_rates import PairVerdict, judge_pair, pairs
-from scope_selfplay.schemas import Comparison, Outcome, Role, Rollout, RolloutStatus, Task, Verdict
+from scope_selfplay.base.values import Outcome, RolloutStatus, Turn, Verdict
+from scope_selfplay.evaluation.benchmarks import Benchmark, Decoding
+from scope_selfplay.evaluation.folder import tables_of
+from scope_selfplay.evaluation.metrics import EvaluationResult, evaluation_result
+from scope_selfplay.evaluation.pairs import Mark, PairVerdict, agreements, judge_pair, pairs
+from scope_selfplay.evaluation.rows import Fields, Item, ItemCriterion
+from scope_selfplay.evaluation.scorers import Answer, AnswerScore
+from scope_selfplay.judge.protocol import Question, Reply
+from tests.unit.evaluation.contestants import answering, judged_pair
 
 CRITERIA = (
     ItemCriterion(text="Names it.", dimension="Facts"),
@@ -28,18 +31,9 @@ ITEMS = tuple(
 )
 
 
-def loaded(
-    samples: int = 1, scorers: tuple[str, ...] = ("exact_match", "reference", "rubric")
-) -> LoadedBenchmark:
-    spec = Benchmark(
-        name="invented",
-        title="Invented",
-        source="nowhere",
-        read=Fields(),
-        scorers=scorers,
-        decoding=Decoding(samples=samples),
-    )
-    return LoadedBenchmark(spec, ITEMS)
+def loaded(samples: int = 1, scorers: tuple[str, ...] = ("exact_match", "reference", "rubric")) -> Benchmark:
+    decoding = Decoding(samples=samples)
+    return Benchmark("invented", "Invented", "nowhere", Fields(), scorers, decoding=decoding, items=ITEMS)
 
 
 def score(
@@ -80,18 +74,20 @@ def test_samples_of_an_item_become_one_value_of_each_metric() -> None:
     assert found["S", "maj@4"] == pytest.approx((1 + 0 + 1 + 0) / 4)
 
 
+def lines_of(result: EvaluationResult) -> list[str]:
+    return [line for table in tables_of(result) for line in table.text()]
+
+
 def test_a_fault_is_no_zero_and_is_counted() -> None:
     scores = [score("S", row, value) for row, value in enumerate([1.0, None, 0.0, 1.0])]
     result = evaluation_result(loaded(), ["S"], [], scores, seed=0, resamples=200)
     row = result.rows[0]
     assert (row.estimate.value, row.estimate.items, row.missing) == (pytest.approx(2 / 3), 3, 1)
-    assert "(only 3 items, 1 missing)" in "\n".join(as_text(tables_of(result)))
+    assert "(only 3 items, 1 missing)" in "\n".join(lines_of(result))
     assert row.estimate.note == "only 3 items"
     assert numbers(result, part="group: even") == {("S", "avg@1"): 0.5}
     assert result.headline("S") == row.estimate
-    assert "(only 3 items, 1 missing)" in next(
-        line for line in as_text(tables_of(result)) if line.startswith("S ")
-    )
+    assert "(only 3 items, 1 missing)" in next(line for line in lines_of(result) if line.startswith("S "))
 
 
 def test_checkpoints_are_compared_on_the_items_that_both_have() -> None:
@@ -137,13 +133,11 @@ def test_a_rubric_is_told_by_its_dimensions() -> None:
 
 
 def test_what_answers_took_is_told_without_those_that_failed() -> None:
-    facts = [
-        AnswerFacts(
-            item_id="q0", answer_id="a", checkpoint="S", answered=True, searches=2, tokens=100, context=300
-        ),
-        AnswerFacts(item_id="q1", answer_id="b", checkpoint="S", answered=False, truncated=True, tokens=300),
-        AnswerFacts(item_id="q2", answer_id="c", checkpoint="S", answered=False, failed=True),
-        AnswerFacts(item_id="q0", answer_id="d", checkpoint="other", answered=True),
+    answers = [
+        answered("S", 0, "a", tokens=100, searches=2),
+        answered("S", 1, None, RolloutStatus.TRUNCATED, tokens=300),
+        answered("S", 2, None, RolloutStatus.FAILED),
+        answered("other", 0, "a"),
     ]
     asked = Verdict(value=True, tokens_in=40, tokens_out=2)
     unasked = Verdict(value=True, attempts=0, tokens_in=99)
@@ -151,7 +145,7 @@ def test_what_answers_took_is_told_without_those_that_failed() -> None:
         score("S", 0, 1.0, scorer="reference", judge="j", label="correct", verdicts=(asked, unasked)),
         score("S", 1, 0.0, scorer="reference", judge="j", label="not_attempted", verdicts=(asked,)),
     ]
-    (row,) = evaluation_result(loaded(), ["S"], facts, scores, seed=0, resamples=200).behaviour
+    (row,) = evaluation_result(loaded(), ["S"], answers[:3], scores, seed=0, resamples=200).behaviour
     assert (row.answers, row.failed) == (3, 1)
     assert row.valid is not None and (row.valid.value, row.valid.items) == (0.5, 2)
     assert row.tokens is not None and row.searches is not None and row.truncated is not None
@@ -160,52 +154,45 @@ def test_what_answers_took_is_told_without_those_that_failed() -> None:
     assert row.labels == {"correct": 1, "not_attempted": 1}
 
 
-def rollout(
-    checkpoint: str, row: int, answer: str | None, status: RolloutStatus = RolloutStatus.FINISHED
-) -> Rollout:
-    identity, subject = f"{checkpoint}-{row}", f"q{row}"
-    return Rollout(
-        id=identity,
-        role=Role.SOLVER,
-        checkpoint=checkpoint,
-        subject_id=subject,
-        turns=(),
-        answer=answer,
-        status=status,
-    )
-
-
-def verdict(row: int, first: str, second: str, margin: float | None, *, valid: bool = True) -> PairVerdict:
-    return PairVerdict(
-        item_id=f"q{row}",
-        first=first,
-        second=second,
-        first_id=f"{first}-{row}",
-        second_id=f"{second}-{row}",
-        both_answered=valid,
-        judge="j",
-        outcome=None if margin is None else Outcome(margin, 0.0),
-        verdict=Verdict(value=True),
-    )
+def answered(
+    checkpoint: str,
+    row: int,
+    answer: str | None,
+    status: RolloutStatus = RolloutStatus.FINISHED,
+    *,
+    tokens: int = 0,
+    searches: int = 0,
+) -> Answer:
+    turns = (*(Turn(query="x") for _ in range(searches)), Turn(ids=(1,) * tokens))
+    made = answering(checkpoint, f"q{row}", answer, status).model_copy(update={"turns": turns})
+    return Answer.of(made, checkpoint, f"q{row}", 0)
 
 
 def both(row: int, forth: float | None, back: float | None, *, valid: bool = True) -> list[PairVerdict]:
     """S_0 against S_1 in both orders; margins are those of S_0."""
-    swapped = None if back is None else -back
-    return [verdict(row, "S_0", "S_1", forth, valid=valid), verdict(row, "S_1", "S_0", swapped, valid=valid)]
+    return [
+        judged_pair(
+            f"q{row}",
+            *names,
+            None if margin is None else Outcome(sign * margin, 0.0),
+            both_answered=valid,
+            judge="j",
+        )
+        for names, sign, margin in ((("S_0", "S_1"), 1, forth), (("S_1", "S_0"), -1, back))
+    ]
 
 
 def test_every_two_checkpoints_meet_in_both_orders_unless_an_answer_failed() -> None:
     answers = {
-        "S_0": {f"q{row}": rollout("S_0", row, "a") for row in range(3)},
+        "S_0": {f"q{row}": answering("S_0", f"q{row}", "a") for row in range(3)},
         "S_1": {
-            "q0": rollout("S_1", 0, "b"),
-            "q1": rollout("S_1", 1, None),
-            "q2": rollout("S_1", 2, None, RolloutStatus.FAILED),
+            "q0": answering("S_1", "q0", "b"),
+            "q1": answering("S_1", "q1", None),
+            "q2": answering("S_1", "q2", None, RolloutStatus.FAILED),
         },
     }
     met = pairs(ITEMS, answers)
-    assert [(each.item.id, each.first_name, each.second_name) for each in met] == [
+    assert [(each.item_id, each.first_name, each.second_name) for each in met] == [
         ("q0", "S_0", "S_1"),
         ("q0", "S_1", "S_0"),
         ("q1", "S_0", "S_1"),
@@ -256,13 +243,13 @@ def test_win_rates_by_one_criterion_stand_beside_those_of_whole_answers() -> Non
     }
     # A strength is that of whole answers.
     assert result.elo["j"]["S_1"].value == pytest.approx(0.0, abs=1e-6)
-    lines = list(as_text(tables_of(result)))
+    lines = lines_of(result)
     assert any(line.startswith("S_0") and "criterion: Facts" in line for line in lines)
 
 
 def test_pairs_meet_by_every_criterion_that_ought_to_be_met() -> None:
     item = ITEMS[0].model_copy(update={"criteria": (*CRITERIA, ItemCriterion(text="Boasts.", points=-1))})
-    answers = {name: {"q0": rollout(name, 0, "a")} for name in ("S_0", "S_1")}
+    answers = {name: {"q0": answering(name, "q0", "a")} for name in ("S_0", "S_1")}
     assert [met.criterion for met in pairs([item], answers)] == [None, None]
     met = pairs([item], answers, by_criterion=True)
     assert [each.criterion for each in met] == [None, None, 0, 0, 1, 1]
@@ -287,52 +274,35 @@ def test_the_order_of_the_records_changes_no_byte() -> None:
         for row in range(4)
         for place in (0, 1)
     ]
-    facts = [
-        AnswerFacts(
-            item_id=each.item_id,
-            answer_id=each.answer_id,
-            checkpoint=each.checkpoint,
-            answered=True,
-            tokens=7,
-        )
-        for each in scores
-    ]
+    answers = [answered(name, row, "x", tokens=row) for name in "ab" for row in range(4)]
     met = [pair for row in range(4) for pair in both(row, row - 1, row - 2)]
     texts = set()
     for seed in range(4):
-        for records in (scores, facts, met):
+        for records in (scores, answers, met):
             random.Random(seed).shuffle(records)  # type: ignore[arg-type]
         result = evaluation_result(
-            loaded(2), ["a", "b", "S_0", "S_1"], facts, scores, met, seed=0, resamples=100
+            loaded(2), ["a", "b", "S_0", "S_1"], answers, scores, met, seed=0, resamples=100
         )
         texts.add(result.model_dump_json())
     assert len(texts) == 1
     assert EvaluationResult.model_validate_json(texts.pop()).items == 4
 
 
-async def test_a_pairing_is_judged_by_the_answers_and_the_rubric() -> None:
-    from tests.unit.evaluation.test_rating import Reader
-
-    item = ITEMS[0]
-    (pairing, _) = pairs(
-        [item], {"S_0": {"q0": rollout("S_0", 0, "long one")}, "S_1": {"q0": rollout("S_1", 0, "b")}}
-    )
-    found = await judge_pair(Reader(), pairing)
-    assert (found.first, found.second, found.item_id, found.both_answered) == ("S_0", "S_1", "q0", True)
-    assert found.outcome is not None and found.judged is not None
-
-
-async def test_a_pairing_by_one_criterion_shows_the_judge_that_alone() -> None:
+async def test_a_pairing_shows_the_judge_the_rubric_or_one_criterion_alone() -> None:
     from tests.unit.evaluation.test_rating import Reader
 
     class Listener(Reader):
         asked: object = None
 
-        async def compare(self, task: Task, first: Rollout, second: Rollout, **named: object) -> Comparison:
-            self.asked = named["rubric"]
-            return await super().compare(task, first, second, **named)
+        async def ask(self, question: Question[Any]) -> Reply[Any]:
+            self.asked = question.rubric  # type: ignore[attr-defined]
+            return await super().ask(question)
 
-    answers = {name: {"q0": rollout(name, 0, name)} for name in ("S_0", "S_1")}
-    met, judge = pairs([ITEMS[0]], answers, by_criterion=True)[2], Listener()
-    found = await judge_pair(judge, met)
+    answers = {name: {"q0": answering(name, "q0", name)} for name in ("S_0", "S_1")}
+    whole, _, by_one, _ = pairs([ITEMS[0]], answers, by_criterion=True)[:4]
+    judge = Listener()
+    found = await judge_pair(judge, ITEMS[0], whole)
+    assert (found.first, found.second, found.item_id, found.both_answered) == ("S_0", "S_1", "q0", True)
+    assert found.outcome is not None and judge.asked == ITEMS[0].rubric
+    found = await judge_pair(judge, ITEMS[0], by_one)
     assert (found.criterion, found.dimension) == (0, "Facts") and judge.asked == CRITERIA[0].asked

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from scope_selfplay.evaluation.samples import majority, mean_of, pass_at, pass_counts
+from scope_selfplay.evaluation.metrics import majority, pass_at, pass_counts
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5, 8])
@@ -31,13 +31,8 @@ def test_draws_that_cannot_be_are_refused(k: int, right: int, samples: int) -> N
 
 
 def test_pass_is_told_for_powers_of_two_and_all_samples() -> None:
-    assert [pass_counts(samples) for samples in (1, 2, 4, 6, 16)] == [
-        (1,),
-        (1, 2),
-        (1, 2, 4),
-        (1, 2, 4, 6),
-        (1, 2, 4, 8, 16),
-    ]
+    found = [pass_counts(samples) for samples in (1, 6, 16)]
+    assert found == [(1,), (1, 2, 4, 6), (1, 2, 4, 8, 16)]
 
 
 @pytest.mark.parametrize(
@@ -55,4 +50,3 @@ def test_the_majority_is_what_most_answers_say(
     votes: list[str], values: list[float], expected: float
 ) -> None:
     assert majority(votes, values) == expected
-    assert mean_of(values) == pytest.approx(sum(values) / len(values))

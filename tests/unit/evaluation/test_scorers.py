@@ -1,28 +1,15 @@
 """Every scorer on answers whose worth is known; what no judge is asked about."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from scope_selfplay.evaluation.items import AnswerScore, Item, ItemCriterion
-from scope_selfplay.evaluation.scorers import SCORERS
-from scope_selfplay.evaluation.scoring import score_answer
-from scope_selfplay.judge import PointwiseScore, Scale
-from scope_selfplay.keys import Key
-from scope_selfplay.schemas import (
-    Comparison,
-    Criterion,
-    Fault,
-    Outcome,
-    Role,
-    Rollout,
-    RolloutStatus,
-    Rubric,
-    Task,
-    Verdict,
-)
+from scope_selfplay.base.values import Criterion, Outcome, RolloutStatus, Verdict
+from scope_selfplay.evaluation.rows import Item, ItemCriterion
+from scope_selfplay.evaluation.scorers import SCORERS, Answer, AnswerScore, score_answer
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Reply, Scale, ScoreQuestion
+from tests.unit.evaluation.contestants import UNREADABLE, answering
 
-UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
 ITEM = Item(
     id="q",
     question="What causes tides?",
@@ -45,39 +32,29 @@ class WordJudge:
         self.calls: list[str] = []
         self._silent = silent
 
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        self.calls.append(criterion.text)
-        return (
-            UNREADABLE if criterion.text == self._silent else Verdict(value=criterion.text in answer.lower())
-        )
-
-    async def score(
-        self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
-    ) -> PointwiseScore:
-        self.calls.append(scale.value)
-        answer = (rollout.answer or "").lower()
-        if scale is Scale.REFERENCE:
-            assert task.reference == "the Moon\nMoon and Sun"
-            return PointwiseScore(
-                1.0 if "moon" in answer else 0.5 if "not know" in answer else 0.0, Verdict(value=True)
-            )
-        if isinstance(rubric, Criterion):
-            return PointwiseScore(10.0 * (rubric.text in answer), Verdict(value=True))
-        return PointwiseScore(float(min(10, len(answer.split()))), Verdict(value=True))
-
-    async def compare(self, task: Task, first: Rollout, second: Rollout, **_: object) -> Comparison:
-        self.calls.append("compare")
-        words = [len((each.answer or "").split()) for each in (first, second)]
-        outcome = Outcome(float(words[0]), float(words[1]))
-        return Comparison(
-            first_id=first.id, second_id=second.id, outcome=outcome, verdict=Verdict(value=True)
-        )
-
-
-def rollout(answer: str | None, status: RolloutStatus = RolloutStatus.FINISHED) -> Rollout:
-    return Rollout(
-        id="r", role=Role.SOLVER, checkpoint="S", subject_id="q", turns=(), answer=answer, status=status
-    )
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case GradeQuestion(criterion=criterion, answer=answer):
+                self.calls.append(criterion.text)
+                if criterion.text == self._silent:
+                    return Reply(None, UNREADABLE)
+                met = criterion.text in answer.lower()
+                return Reply(met, Verdict(value=met))
+            case ScoreQuestion(task, rollout=rollout, rubric=rubric, scale=scale):
+                self.calls.append(scale.value)
+                answer = (rollout.answer or "").lower()
+                value = float(min(10, len(answer.split())))
+                if scale is Scale.REFERENCE:
+                    assert task.reference == "the Moon\nMoon and Sun"
+                    value = 1.0 if "moon" in answer else 0.5 if "not know" in answer else 0.0
+                elif isinstance(rubric, Criterion):
+                    value = 10.0 * (rubric.text in answer)
+                return Reply(value, Verdict(value=True))
+            case PairQuestion(first=first, second=second):
+                self.calls.append("compare")
+                words = [float(len((each.answer or "").split())) for each in (first, second)]
+                return Reply(Outcome(*words), Verdict(value=True))
+        raise AssertionError(question)
 
 
 async def scored(
@@ -88,10 +65,9 @@ async def scored(
     return await score_answer(
         SCORERS[name],
         item,
-        rollout(answer, status),
+        Answer.of(answering("S", "q", answer, status), "S", "q", 0),
         judge=asked,  # type: ignore[arg-type]
         key=("k",),
-        checkpoint="S",
     )
 
 
@@ -154,21 +130,15 @@ async def test_no_answer_is_worth_nothing_and_a_failed_rollout_is_not_scored(nam
     for answer in (None, "", "  "):
         assert (await scored(name, answer, judge=judge)).value == 0.0
     failed = await scored(name, "The moon.", judge=judge, failed=True)
-    assert (failed.value, failed.is_whole) == (None, False)
+    assert failed.value is None
     assert judge.calls == []
 
 
-async def test_a_missing_verdict_is_left_out_and_the_score_is_not_whole() -> None:
+async def test_a_missing_verdict_is_left_out() -> None:
     found = await scored("rubric", "Moon.", judge=WordJudge(silent="sun"))
-    assert (found.value, found.marks, found.is_whole) == (1.0, (1.0, None, 0.0), False)
-    assert (await scored("rubric", "Moon.")).is_whole
+    assert (found.value, found.marks) == (1.0, (1.0, None, 0.0))
 
 
 async def test_what_a_judge_with_the_reference_says_is_kept_apart() -> None:
     labels = [(await scored("reference", answer)).label for answer in ("Moon", "I do not know", "Magnets")]
     assert labels == ["correct", "not_attempted", "incorrect"]
-
-
-def test_every_scorer_says_what_it_is() -> None:
-    titles: Sequence[str] = [scorer.title for scorer in SCORERS.values()]
-    assert all(titles) and len(set(titles)) == len(titles)

@@ -8,12 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.base.errors import RecordError, UserError
+from scope_selfplay.base.values import CandidateStatus
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.export.formats import FORMATS, example_of
-from scope_selfplay.export.writing import export_tasks
-from scope_selfplay.schemas import CandidateStatus
-from scope_selfplay.store import RunFolder
+from scope_selfplay.report.export import FORMATS, example_of, export_tasks
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, write_run
 
@@ -93,25 +92,6 @@ def test_a_run_without_accepted_tasks_exports_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("asked", [["9"], ["1", "9"], ["0"]])
-def test_an_iteration_without_training_tasks_is_the_users_mistake(
-    folder: RunFolder, tmp_path: Path, asked: list[str]
-) -> None:
-    words = [word for number in asked for word in ("--iteration", number)]
-    target = tmp_path / "out"
-    done = CliRunner().invoke(cli, ["export", str(folder.path), "--format", "trl", "-o", str(target), *words])
-    assert isinstance(done.exception, UserError) and f"of iteration {asked[-1]}; " in str(done.exception)
-    assert "have some: 1, 2 " in str(done.exception) and not target.exists()
-
-
-def test_a_file_is_not_a_folder_to_export_to(folder: RunFolder, tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("mine")
-    with RunReader(folder.path) as reader, pytest.raises(UserError, match="taken: is a file; give a folder"):
-        export_tasks(reader, "trl", taken)
-    assert taken.read_text() == "mine"
-
-
 def test_the_command_prints_what_it_wrote(folder: RunFolder, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         cli, ["export", str(folder.path), "--format", "inspect", "-o", str(tmp_path / "x")]
@@ -124,7 +104,7 @@ def test_no_command_that_we_print_or_write_down_uploads_results() -> None:
     root = Path(__file__).parents[3]
     texts = [FORMATS["verifiers"].use]
     texts += [
-        (root / name).read_text() for name in ("scope_selfplay/export/scope_tasks.py", "docs/corpus.md")
+        (root / name).read_text() for name in ("scope_selfplay/report/scope_tasks.py", "docs/corpus.md")
     ]
     for text in texts:
         commands = text.count("vf-eval scope_tasks")

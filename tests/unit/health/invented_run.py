@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scope_selfplay.schemas import (
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Criterion,
@@ -18,7 +18,8 @@ from scope_selfplay.schemas import (
     Task,
     Verdict,
 )
-from scope_selfplay.store import RunFolder, Stage, StageFolder, write_atomic, write_records
+from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage, StageFolder
 
 ASPECTS = (
     "founder harbour treaty climate language dynasty railway cathedral festival archive currency garrison market "

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.health.checkup import examine
-from scope_selfplay.health.signals import Checkup
-from scope_selfplay.schemas import Grade, Rollout, Verdict
-from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
+from scope_selfplay.base.values import Grade, Rollout, Verdict
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.signals import Checkup
+from scope_selfplay.store.files import read_records, write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import Ratings
 from scope_selfplay.store.reader import RunReader
 from tests.unit.health.invented_run import Course, write_invented

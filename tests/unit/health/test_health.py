@@ -6,45 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.health.bounds import BOUNDS
-from scope_selfplay.health.checkup import examine
-from scope_selfplay.health.costs import JudgeUse, judge_use
-from scope_selfplay.health.signals import Checkup
-from scope_selfplay.health.tasks import Need, duplicate_share, needed_searches
-from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
-from scope_selfplay.store import (
-    RunFolder,
-    Stage,
-    StageManifest,
-    publish_manifest,
-    write_atomic,
-    write_records,
-)
+from scope_selfplay.base.values import Criterion, Document, Passage, Priority, Rubric, Turn
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.health_answers import costs_of, judge_use
+from scope_selfplay.report.health_tasks import duplicate_share, needed_searches
+from scope_selfplay.report.signals import BOUNDS, Checkup
+from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 
 pytestmark = pytest.mark.integration
 
-WORDS = [f"word{number}" for number in range(500)]
-
-
-def invented(seed: int, count: int, words: list[str] = WORDS) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(words, k=20)) for _ in range(count)]
+GPU_HOURS = "GPU-hours of the finished stages"
 
 
 def test_repeated_tasks_are_duplicates_and_invented_ones_are_not() -> None:
-    fresh = invented(1, 40)
+    rng = random.Random(1)
+    fresh = [" ".join(f"word{rng.randrange(500)}" for _ in range(20)) for _ in range(40)]
     assert duplicate_share(fresh) == 0
     assert duplicate_share([*fresh, *fresh[:10]]) == pytest.approx(0.2)
     assert duplicate_share(fresh, before=fresh) == 1
     one_word_off = [f"{text} more" for text in fresh]
     assert duplicate_share([*fresh, *one_word_off]) == pytest.approx(0.5, abs=0.05)
     assert duplicate_share([]) is None
-
-
-def passage(number: int, text: str) -> Passage:
-    return Passage(id=f"p{number}", title="", text=text)
 
 
 def write_one_task(path: Path, found: list[str], asked: str) -> RunReader:
@@ -58,7 +43,8 @@ def write_one_task(path: Path, found: list[str], asked: str) -> RunReader:
     assert made.task is not None
     rubric = Rubric(task_id=made.task.id, criteria=(Criterion(text=asked, priority=Priority.CRITICAL),))
     task = made.task
-    turns = tuple(Turn(query="q", passages=(passage(row, text),)) for row, text in enumerate(found))
+    passages = [Passage(id=f"p{row}", title="", text=text) for row, text in enumerate(found)]
+    turns = tuple(Turn(query="q", passages=(each,)) for each in passages)
     writer = challenger_rollout(made.challenger_rollout_id, "doc-002", task.text).model_copy(
         update={"turns": turns}
     )
@@ -85,7 +71,7 @@ def test_a_search_is_needed_when_only_it_found_what_the_rubric_asks(
     tmp_path: Path, found: list[str], asked: str, needed: float
 ) -> None:
     with write_one_task(tmp_path / "run", found, asked) as reader:
-        assert needed_searches(reader, 1) == Need(needed, len(found))
+        assert needed_searches(reader, 1) == needed
 
 
 def test_task_making_that_ended_below_its_target_is_a_warning(tmp_path: Path) -> None:
@@ -120,10 +106,11 @@ def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:
     assert [signal.name for signal in first.signals] == list(BOUNDS)
     assert values["acceptance"] == pytest.approx(12 / 30)
     assert values["gate_source"] == pytest.approx(18 / 24) and values["gate_entity"] is None
-    assert values["judge_failures"] == pytest.approx(0.05) and values["calls_per_task"] == pytest.approx(10)
-    assert values["zero_variance"] == pytest.approx(0.5) and values["tokens_per_task"] == pytest.approx(
-        24 * 5 / 12
-    )
+    assert values["judge_failures"] == pytest.approx(0.05)
+    assert values["zero_variance"] == pytest.approx(0.5)
+    costs = costs_in(folder)
+    assert costs["judge calls for an accepted task"] == pytest.approx(10)
+    assert costs["judge tokens for an accepted task"] == pytest.approx(24 * 5 / 12)
     assert values["answer_growth"] == pytest.approx(1)
     assert any("verdicts that failed: 0.05 is over 0.02" in text for text in texts_of(first))
     # The second iteration has the same tasks as the first.
@@ -146,6 +133,11 @@ def values_of(folder: RunFolder) -> list[dict[str, float | None]]:
         return [{signal.name: signal.value for signal in each.signals} for each in examine(reader)]
 
 
+def costs_in(folder: RunFolder) -> dict[str, float]:
+    with RunReader(folder.path) as reader:
+        return costs_of(reader, 1)
+
+
 def test_a_running_stage_of_training_warns_of_its_judge(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
     for stage in (Stage.TASKS, Stage.COMPARE):
@@ -164,15 +156,15 @@ def test_the_account_by_role_counts_what_records_do_not_hold(tmp_path: Path) -> 
     with RunReader(folder.path) as reader:
         recorded = judge_use(reader, 1, Stage.TASKS)
     # 24 gates at 5 tokens, and two criteria for both attempts on each of the 18 tried tasks.
-    assert recorded == JudgeUse(calls=24 + 72, failed=0, tokens=24 * 5)
-    role = {"calls": 60, "tokens_in": 900, "tokens_out": 100, "faults": {"unreadable": 1}}
-    write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role, "grade": role}))
+    assert recorded == {"calls": 24 + 72, "failed": 0, "tokens": 24 * 5}
+    role = {"calls": 60, "tokens_in": 900, "tokens_out": 100, "unreadable": 1}
+    write_atomic(stage.path / "judge.json", json.dumps({"roles": {"rubric": role, "grade": role}}))
     with RunReader(folder.path) as reader:
-        assert judge_use(reader, 1, Stage.TASKS) == JudgeUse(calls=120, failed=2, tokens=2000)
+        assert judge_use(reader, 1, Stage.TASKS) == {"calls": 120, "failed": 2, "tokens": 2000}
     # The account of an attempt after a kill is smaller than what the records hold.
-    write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role}))
+    write_atomic(stage.path / "judge.json", json.dumps({"roles": {"rubric": role}}))
     with RunReader(folder.path) as reader:
-        assert judge_use(reader, 1, Stage.TASKS) == JudgeUse(calls=96, failed=0, tokens=1000)
+        assert judge_use(reader, 1, Stage.TASKS) == {"calls": 96, "failed": 0, "tokens": 1000}
 
 
 def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> None:
@@ -186,7 +178,9 @@ def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> No
         write_records(made.metrics, rows)
     found = values_of(folder)[0]
     assert (found["zero_variance"], found["zero_variance_challenger"]) == (0.25, 0.75)
-    assert found["trained_tokens_per_task"] == pytest.approx(2 * 2 * 8 * 30 / 12)
+    assert costs_in(folder)["tokens sampled in training for an accepted task"] == pytest.approx(
+        2 * 2 * 8 * 30 / 12
+    )
 
 
 def finish(folder: RunFolder, stage: Stage, seconds: float) -> None:
@@ -199,7 +193,7 @@ def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: 
     folder = write_run(tmp_path / "demo")
     for stage, seconds in ((Stage.CHALLENGER, 7200), (Stage.TASKS, 3600), (Stage.SOLVER, 1800)):
         finish(folder, stage, seconds)
-    assert values_of(folder)[0]["gpu_hours"] is None
+    assert GPU_HOURS not in costs_in(folder)
     settings = {
         "images": {"worker": "w", "trainer": "cuda"},
         "train_challenger": {"gpus": 2, "nodes": 1},
@@ -211,9 +205,9 @@ def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: 
     }
     write_atomic(folder.config, json.dumps({"name": "demo", "cluster": settings}))
     # 2 h of 2 + 2 + 2; an hour of four workers, so a quarter of an hour of 2 + 2; half an hour of 8 + 2.
-    assert values_of(folder)[0]["gpu_hours"] == pytest.approx(12 + 1 + 5)
+    assert costs_in(folder)[GPU_HOURS] == pytest.approx(12 + 1 + 5)
     write_atomic(folder.config, json.dumps({"name": "demo", "cluster": {**settings, "tiny": True}}))
-    assert values_of(folder)[0]["gpu_hours"] is None
+    assert GPU_HOURS not in costs_in(folder)
 
 
 def test_the_documentation_states_every_signal_with_its_bounds() -> None:

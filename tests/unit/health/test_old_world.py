@@ -8,21 +8,19 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from scope_selfplay.config import load_config
-from scope_selfplay.health.checkup import examine
-from scope_selfplay.health.signals import Checkup
-from scope_selfplay.inspection.html_report import render_report
-from scope_selfplay.inspection.overview import overview
-from scope_selfplay.inspection.summary import show_summary
-from scope_selfplay.inspection.text import describe_overview
-from scope_selfplay.local import write_summary
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.folder import shipped_prompts
-from scope_selfplay.run import Run
-from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest
+from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.local import write_summary
+from scope_selfplay.prompts.folder import load_pack, shipped_prompts
+from scope_selfplay.report.app import Site, build_app
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.overview import overview
+from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.report.rendering import render_report
+from scope_selfplay.report.sections import ending_sections, run_sections, text_of
+from scope_selfplay.report.signals import Checkup
+from scope_selfplay.run.run import Run
+from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.viewer.app import Site, build_app
-from scope_selfplay.viewer.shown_run import ShownRun
 
 pytestmark = pytest.mark.integration
 
@@ -75,15 +73,15 @@ def test_the_terminal_and_the_report_show_the_warnings_with_their_tasks(
     old_world: Path, checkups: list[Checkup]
 ) -> None:
     with RunReader(old_world) as reader:
-        lines, page = list(describe_overview(overview(reader))), render_report(reader)
-    text = "\n".join(lines)
+        found_page = overview(reader)
+        text, page = "\n".join(text_of(run_sections(found_page, found_page.health))), render_report(reader)
     for found in (found for checkup in checkups for found in checkup.warnings):
-        assert f"iteration {found.iteration}: {found.text}" in text
+        assert f"Iteration {found.iteration}: {found.text}" in text
         assert found.behind[0].task_id in text and found.behind[4].task_id in page
 
 
 def test_the_summary_keeps_the_warnings_and_prints_them(
-    old_world: Path, checkups: list[Checkup], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old_world: Path, checkups: list[Checkup], tmp_path: Path
 ) -> None:
     folder = RunFolder(shutil.copytree(old_world, tmp_path / "old-world"))
     for iteration in (1, 2):
@@ -94,8 +92,8 @@ def test_the_summary_keeps_the_warnings_and_prints_them(
     summary = json.loads(folder.summary.read_text())
     expected = [found for checkup in checkups for found in checkup.warnings]
     assert summary["warnings"] == [found.model_dump(mode="json") for found in expected]
-    show_summary(summary, run)
-    shown = capsys.readouterr().out
+    with RunReader(folder.path) as reader:
+        shown = "\n".join(text_of(ending_sections(run, overview(reader))))
     assert all(found.text in shown and found.behind[0].task_id in shown for found in expected)
 
 
@@ -105,7 +103,7 @@ def test_the_page_links_every_warning_to_its_tasks(old_world: Path, checkups: li
     with TestClient(build_app(run, Site()), base_url="http://localhost") as opened:
         page = opened.get("/").text
         health = page[page.index('<section id="health">') :]
-        links = re.findall(r'<li><a href="([^"]+)">', health)
+        links = re.findall(r'<a class="open" href="([^"]+)">', health)
         assert len(links) == sum(len(found.behind) for each in checkups for found in each.warnings)
         assert {link.split("/")[1] for link in links} == {"compare"}
         assert all(opened.get(link).status_code == 200 for link in {*links[:2], *links[-2:]})

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.health.wording import (
+from scope_selfplay.report.health_tasks import (
+    MadeTask,
+    common_pattern,
     patterns_of,
     repeated_sentence,
-    sentences,
     word_count,
 )
 
@@ -19,7 +20,7 @@ NAMES = [
 
 
 def pattern_in(texts: list[str]) -> set[str]:
-    return {pattern for (pattern,) in patterns_of([[text] for text in texts])}
+    return set(patterns_of(texts))
 
 
 @pytest.mark.parametrize(
@@ -56,14 +57,6 @@ def test_small_words_alone_are_no_pattern() -> None:
     assert pattern_in([f"Mentions {name}." for name in NAMES * 2]) == {""}
 
 
-def test_a_word_counts_once_for_all_criteria_of_a_task() -> None:
-    rubrics = [["Gives the year.", "Says who built it."] * 3, ["Explains the cause of it."]] * 20
-    assert [set(own) for own in patterns_of(rubrics)][:2] == [
-        {"gives the year", "says who built it"},
-        {"explains the cause of it"},
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "repeated"),
     [
@@ -81,13 +74,23 @@ def test_a_sentence_is_said_twice_whatever_its_case_and_marks(text: str, repeate
     assert repeated_sentence(text) == repeated
 
 
-def test_words_and_sentences_are_counted_without_marks() -> None:
+def test_words_are_counted_without_marks() -> None:
     assert word_count("The dog's 3 hind-legs, really!") == 5
-    assert sentences("One two three. Short one.\nFour five six") == ["one two three", "four five six"]
 
 
-@given(st.lists(st.lists(st.text(), max_size=3), max_size=30))
-def test_every_text_has_a_pattern_or_none(groups: list[list[str]]) -> None:
-    found = patterns_of(groups)
-    assert [len(own) for own in found] == [len(texts) for texts in groups]
-    assert all("… …" not in pattern for own in found for pattern in own)
+@given(st.lists(st.text(), max_size=30))
+def test_every_text_has_a_pattern_or_none(texts: list[str]) -> None:
+    found = patterns_of(texts)
+    assert len(found) == len(texts) and not any("… …" in pattern for pattern in found)
+
+
+def test_tasks_that_ask_one_thing_of_different_names_have_one_pattern() -> None:
+    def asked(facts: str, number: int) -> list[MadeTask]:
+        names = (facts.split() * number)[:number]
+        return [MadeTask(1, f"task-{row}", f"Report the {each} of P{row}.") for row, each in enumerate(names)]
+
+    found = common_pattern([*asked("river", 50), *asked("emblem", 10)])
+    assert found is not None and found.value == pytest.approx(50 / 60)
+    assert found.about == "report the river of …" and len(found.behind) == 50
+    spread = common_pattern(asked("river emblem year founder product", 60))
+    assert spread is not None and spread.value == pytest.approx(0.2)

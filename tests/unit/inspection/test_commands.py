@@ -3,7 +3,6 @@
 import json
 import re
 import unicodedata
-from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -14,17 +13,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from scope_selfplay.base.errors import UserError
+from scope_selfplay.base.text import one_line, printable
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.inspection.charts import Line, apart, histogram, lines, ticks
-from scope_selfplay.inspection.html_report import render_report
-from scope_selfplay.inspection.overview import overview
-from scope_selfplay.inspection.text import show_list
-from scope_selfplay.store import RunFolder, Stage, write_records
+from scope_selfplay.report.charts import Line, apart, lines, ticks
+from scope_selfplay.report.overview import overview
+from scope_selfplay.report.record import show_list
+from scope_selfplay.report.rendering import render_report
+from scope_selfplay.store.files import write_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.untrusted_text import one_line, printable
 from tests.unit.store.runs import candidate, write_judgements, write_run
+from tests.unit.viewer.test_pages import Elements
 
 pytestmark = pytest.mark.integration
 
@@ -120,34 +121,20 @@ def test_a_judges_picks_and_numbers_are_shown_with_their_reasons(tmp_path: Path)
 def test_stats_count_every_candidate(folder: RunFolder) -> None:
     text = call(folder, "stats").stdout
     assert "== Iteration 2" in text and "kept" in text and "near duplicates" in text
-    lines = [line for line in text.splitlines() if "mean score of tried tasks" in line]
-    assert [line.split()[-5:] for line in lines] == [["fine", "0.3", "to", "0.7", "0-1"]] * 2
-    assert re.search(r"0\.000  fine +at most 0\.1 +share\n", text)
+    assert re.search(r"mean score of tried tasks +0\.333 fine +0\.\d+ fine +0-1 +0\.3 to 0\.7\n", text)
+    assert re.search(r"near duplicates +0\.000 fine +\S+ \w+( !)? +share +at most 0\.1\n", text)
     page = json.loads(call(folder, "stats", "--json").stdout)
-    assert [step["count"] for step in page["iterations"][1]["funnel"]] == [30, 24, 18, 18, 18, 12]
+    assert [*page["iterations"][1]["funnel"].values()] == [30, 24, 18, 18, 18, 12]
     assert sum(page["iterations"][1]["histogram"]) == 18
 
 
 def test_two_checkpoints_are_compared_on_the_same_tasks(folder: RunFolder) -> None:
     first, _, *lines = call(folder, "diff", "S_0", "S_2").stdout.splitlines()
-    assert first.startswith("S_2 minus S_0: +0.000 [+0.000, +0.000] over 10 held-out tasks") and not lines
+    assert first.startswith("S_2 minus S_0: +0.000 [-0.278, +0.278] over 10 tasks") and not lines
     rows = call(folder, "diff", "1", "2").stdout.splitlines()
     assert rows[0].startswith("signal\t1\t2") and any(
         row.startswith("candidates kept\t0.400\t0.400") for row in rows
     )
-
-
-@pytest.mark.parametrize("words", [("diff", "S_0", "S_9"), ("diff", "1", "7"), ("show", "nothing")])
-def test_what_is_not_there_is_one_clear_error(folder: RunFolder, words: tuple[str, ...]) -> None:
-    assert isinstance(call(folder, *words).exception, RecordError)
-
-
-def test_a_report_into_a_folder_that_is_not_there_is_the_users_mistake(
-    folder: RunFolder, tmp_path: Path
-) -> None:
-    target = tmp_path / "nodir" / "x.html"
-    done = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(target)])
-    assert isinstance(done.exception, UserError) and "there is no folder" in str(done.exception)
 
 
 def test_a_report_replaces_a_file_only_when_told_to(folder: RunFolder, tmp_path: Path) -> None:
@@ -160,24 +147,13 @@ def test_a_report_replaces_a_file_only_when_told_to(folder: RunFolder, tmp_path:
     assert CliRunner().invoke(cli, [*command, "--force"]).exit_code == 0 and "<html" in target.read_text()
 
 
-class Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [tag] if tag in ("script", "link", "iframe", "img") else []
-        self.found += [
-            f"{name}={value}" for name, value in attrs if name in ("src", "href") or name.startswith("on")
-        ]
-
-
 def test_the_report_needs_nothing_outside_itself_and_escapes_what_models_wrote(folder: RunFolder) -> None:
     with RunReader(folder.path) as reader:
         text = render_report(reader)
-    links = Links()
-    links.feed(text)
-    assert links.found == [] and "&lt;script&gt;alert(1)" in text and "\x1b" not in text
+    page = Elements(text)
+    assert not {"script", "link", "iframe", "img"} & set(page.names)
+    assert not [name for name, _ in page.attributes if name in ("src", "href") or name.startswith("on")]
+    assert "&lt;script&gt;alert(1)" in text and "\x1b" not in text
     assert text.count("<svg") > 5 and "Iteration 2" in text and "default-src" in text
 
 
@@ -202,7 +178,6 @@ def test_charts_hold_all_values() -> None:
     drawn = lines([Line("reward", [1, 2, 3], [0.0, 1.0, 0.5])])
     assert drawn.partition("points=")[2].partition(">")[0].count(",") == 3
     assert "reward from 0 to 0.5" in drawn
-    assert histogram([1, 0, 3]).count('class="bar"') == 3 and "href" not in histogram([1, 0, 3])
 
 
 def test_lines_are_few_and_named_at_their_ends_between_axes() -> None:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.build_index import main
-from retrieval.index_folder import SHARDS, read_manifest
-from scope_selfplay.errors import ExitCode, OutsideError
+from retrieval.folder import SHARDS, read_manifest
+from scope_selfplay.base.errors import ExitCode, OutsideError
 
 
 def corpus(file: Path, rows: int) -> Path:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.base.errors import ExitCode
 
 
 def test_fetching_offline_is_the_users_mistake_and_nothing_to_repeat(tmp_path: Path) -> None:

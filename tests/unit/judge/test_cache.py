@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import RecordError, StorageError
-from scope_selfplay.judge.cache import JudgementCache, cache_key
-from scope_selfplay.judge.chat_client import ChatReply, ChatRequest
-from scope_selfplay.schemas import Finish
+from scope_selfplay.base.errors import RecordError, StorageError
+from scope_selfplay.base.values import Finish
+from scope_selfplay.judge.model import JudgementCache, cache_key
+from scope_selfplay.net.chat import ChatReply, ChatRequest
 
 REQUEST = ChatRequest("Is it so?", max_tokens=8, temperature=0.6, seed=3)
 REPLY = ChatReply("<score>1</score>", "thinking \u6f22", Finish.STOP, 10, 4, {"1": 0.75})
@@ -81,9 +81,9 @@ def test_an_entry_of_another_key_is_not_believed(file: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from scope_selfplay.judge.chat_client import ChatReply
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.schemas import Finish
+from scope_selfplay.net.chat import ChatReply
+from scope_selfplay.judge.model import JudgementCache
+from scope_selfplay.base.values import Finish
 cache = JudgementCache(Path(sys.argv[1]))
 for number in range(200):
     for key in (f"{sys.argv[2]}-{number}", f"shared-{number}"):

@@ -3,17 +3,21 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from scope_selfplay.errors import ExitCode, OutsideError
-from scope_selfplay.judge.cli import judge, serve_judge
+from scope_selfplay.base.errors import ExitCode, OutsideError
+from scope_selfplay.judge.commands import judge, serve_judge
+from scope_selfplay.net.serve import listen, serving
 from scope_selfplay.testing.chat_server import FakeServer
-from scope_selfplay.wire.serving import listen
+from tests.integration.serving.threads import in_thread
 from tests.judges import always
 
 
@@ -25,24 +29,8 @@ def run() -> CliRunner:
 @pytest.fixture
 def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
     """A fake judge in a thread of its own, since the command runs an event loop."""
-    import asyncio
-
-    started, done = threading.Event(), threading.Event()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with FakeServer(always(request.param)).serving() as url:
-            urls.append(url)
-            started.set()
-            while not done.is_set():
-                await asyncio.sleep(0.01)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    yield urls[0]
-    done.set()
-    thread.join()
+    with in_thread(FakeServer(always(request.param)).serving()) as url:
+        yield url
 
 
 TASK = ["--task", "Why was the dam built?"]
@@ -50,7 +38,7 @@ TASK = ["--task", "Why was the dam built?"]
 
 @pytest.mark.parametrize("endpoint", ["<think>named</think><score>1</score>"], indirect=True)
 def test_a_gate_shows_prompt_completion_value_and_tokens(run: CliRunner, endpoint: str) -> None:
-    result = run.invoke(judge, ["try", "entity", *TASK, "--base-url", endpoint])
+    result = run.invoke(judge, ["try", "gate_entity", *TASK, "--base-url", endpoint])
 
     assert result.exit_code == 0, result.output
     for shown in ("Why was the dam built?", "<score>1</score>", "True", "attempts 1", "tokens_in"):
@@ -71,19 +59,19 @@ def test_what_cannot_be_read_is_shown_as_such(run: CliRunner, endpoint: str) -> 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["entity"],
-        ["source", "--document", "The dam."],
-        ["safety"],
+        ["gate_entity"],
+        ["gate_source", "--document", "The dam."],
+        ["gate_safety"],
         ["rubric", "--document", "One.", "--document", "Two."],
-        ["dimensions"],
+        ["rubric_dimensions"],
         ["grade", "--answer", "Floods.", "--criterion", "Names floods."],
-        ["scores", "--answer", "One.", "--answer", "Two."],
-        ["preference", "--answer", "One.", "--answer", "Two.", "--reference", "One."],
+        ["compare_scores", "--answer", "One.", "--answer", "Two."],
+        ["compare_preference", "--answer", "One.", "--answer", "Two.", "--reference", "One."],
         ["select", "--answer", "One.", "--answer", "Two."],
-        ["implicit", "--answer", "One."],
-        ["explicit", "--answer", "One.", "--criterion", "Names floods."],
-        ["correctness", "--answer", "One.", "--reference", "One."],
-        ["proof", "--answer", "One.", "--reference", "One."],
+        ["score_implicit", "--answer", "One."],
+        ["score_explicit", "--answer", "One.", "--criterion", "Names floods."],
+        ["score_correctness", "--answer", "One.", "--reference", "One."],
+        ["score_proof", "--answer", "One.", "--reference", "One."],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -97,14 +85,14 @@ def test_every_role_can_be_looked_at_without_a_judge(run: CliRunner, arguments: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["grade", "--answer", "x", "--dry"], "--criterion is missing"),
-        (["scores", "--answer", "x", "--dry"], "found 1, expected 2"),
+        (["grade", "--answer", "x", "--dry"], "needs a criterion"),
+        (["compare_scores", "--answer", "x", "--dry"], "found 1 answers, expected 2"),
         (["select", "--answer", "x", "--dry"], "expected two or more"),
         (["rubric", "--dry"], "rubric needs --document"),
-        (["source", "--dry"], "needs the source document"),
-        (["entity"], "no endpoint to ask"),
-        (["entity", "--dry", "--domain", "nowhere"], "no such prompt pack; there are"),
-        (["entity", "--base-url", "http://127.0.0.1:9/v1"], "does not answer"),
+        (["gate_source", "--dry"], "needs the source document"),
+        (["gate_entity"], "no endpoint to ask"),
+        (["gate_entity", "--dry", "--domain", "nowhere"], "no such prompt pack; there are"),
+        (["gate_entity", "--base-url", "http://127.0.0.1:9/v1"], "does not answer"),
     ],
 )
 def test_a_mistake_says_what_to_do(run: CliRunner, arguments: list[str], complaint: str) -> None:
@@ -117,13 +105,13 @@ def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
     file = tmp_path / "task.txt"
     file.write_text("Who built the harbour?")
 
-    result = run.invoke(judge, ["try", "entity", "--task", f"@{file}", "--dry"])
+    result = run.invoke(judge, ["try", "gate_entity", "--task", f"@{file}", "--dry"])
 
     assert "Who built the harbour?" in result.output
-    missing = run.invoke(judge, ["try", "entity", "--task", "@/nowhere.txt", "--dry"])
+    missing = run.invoke(judge, ["try", "gate_entity", "--task", "@/nowhere.txt", "--dry"])
     assert missing.exit_code == 2 and "cannot be read" in missing.output
     answers = ["--answer", f"@{file}", "--answer", "Nobody knows."]
-    both = run.invoke(judge, ["try", "scores", *answers, *TASK, "--dry"])
+    both = run.invoke(judge, ["try", "compare_scores", *answers, *TASK, "--dry"])
     assert "Who built the harbour?" in both.output and "Nobody knows." in both.output
 
 
@@ -133,11 +121,6 @@ def test_a_taken_port_is_one_clear_line_and_no_address_is_named(run: CliRunner) 
 
     assert isinstance(result.exception, OutsideError) and "is taken" in str(result.exception)
     assert result.output == ""
-
-
-def test_both_commands_explain_themselves(run: CliRunner) -> None:
-    for command in (serve_judge, judge):
-        assert run.invoke(command, ["--help"]).exit_code == 0
 
 
 def test_without_a_server_library_one_line_says_what_to_install() -> None:
@@ -153,38 +136,18 @@ def test_without_a_server_library_one_line_says_what_to_install() -> None:
     ]
 
 
-def test_a_key_that_the_endpoint_refuses_ends_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_key_that_the_endpoint_refuses_ends_with_its_exit_code() -> None:
     """As a person runs it: by the command itself, whose end click gives back as a number."""
-    server = tmp_path / "refusing.py"
-    server.write_text(
-        "import json\nfrom http.server import BaseHTTPRequestHandler, HTTPServer\n"
-        "class H(BaseHTTPRequestHandler):\n"
-        "    def do_GET(self): self.answer(200, {'data': [{'id': 'm'}]} if 'models' in self.path else {})\n"
-        "    def do_POST(self): self.answer(401, {'error': '\\x1b[2J\\u202eno'})\n"
-        "    def answer(self, status, body):\n"
-        "        data = json.dumps(body, ensure_ascii=False).encode()\n"
-        "        self.send_response(status); self.send_header('Content-Length', str(len(data)))\n"
-        "        self.end_headers(); self.wfile.write(data)\n"
-        "    def log_message(self, *a): pass\n"
-        "s = HTTPServer(('127.0.0.1', 0), H); print(s.server_port, flush=True); s.serve_forever()\n"
-    )
-    with subprocess.Popen([sys.executable, str(server)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
-            tried = [
-                sys.executable,
-                "-m",
-                "scope_selfplay.cli",
-                "judge",
-                "try",
-                "entity",
-                *TASK,
-                "--base-url",
-                url,
-            ]
-            ended = subprocess.run(tried, capture_output=True, text=True, timeout=60, check=False)
-        finally:
-            process.kill()
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "m"}]})
+
+    async def refuse(request: Request) -> Response:
+        return JSONResponse({"error": "\x1b[2J\u202eno"}, 401)
+
+    routes = [Route("/v1/models", models), Route("/v1/chat/completions", refuse, methods=["POST"])]
+    tried = [sys.executable, "-m", "scope_selfplay.cli", "judge", "try", "gate_entity", *TASK, "--base-url"]
+    with in_thread(serving(Starlette(routes=routes))) as url:
+        ended = subprocess.run([*tried, url], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == ExitCode.USER, ended.stderr
     assert "status 401" in ended.stderr and "\x1b" not in ended.stderr and "\u202e" not in ended.stderr

@@ -2,9 +2,17 @@
 
 import pytest
 
-from scope_selfplay.errors import JudgeError
-from scope_selfplay.judge import Scale, Style
-from scope_selfplay.judge.metered import MeteredJudge, check_failure_budget
+from scope_selfplay.base.errors import JudgeError
+from scope_selfplay.base.values import Comparison, Grade, Score, Selection
+from scope_selfplay.judge.account import MeteredJudge, check_failure_budget
+from scope_selfplay.judge.protocol import (
+    PairQuestion,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, rollouts
 
 
@@ -13,20 +21,20 @@ async def test_groups_share_the_tally_and_keep_records_of_their_own() -> None:
     one, other = stage.for_group(), stage.for_group()
     good, bad = rollouts("9 9 9", "1 1 1")
     await one.grade_rollout(TASK, RUBRIC, good, key=())
-    await one.compare(TASK, good, bad, style=Style.SCORES)
-    await other.select(TASK, RUBRIC, [good, bad], 1)
-    await other.score_rollout(TASK, good, RUBRIC, Scale.IMPLICIT)
+    await one.ask(PairQuestion(TASK, good, bad, style=Style.SCORES))
+    await other.ask(SelectQuestion(TASK, RUBRIC, [good, bad], 1))
+    await other.ask(ScoreQuestion(TASK, good, RUBRIC, scale=Scale.IMPLICIT))
     assert (stage.tally.calls, stage.tally.failed, stage.tally.unreadable) == (6, 2, 2)
     assert (one.records.calls, one.records.missing) == (4, 1)
     assert (other.records.calls, other.records.missing) == (2, 1)
-    assert len(one.records.grades) == len(one.records.comparisons) == 1
-    assert len(other.records.selections) == len(other.records.scores) == 1
+    assert [type(each) for each in one.records.values] == [Grade, Comparison]
+    assert [type(each) for each in other.records.values] == [Selection, Score]
     assert stage.records.calls == 0
 
 
 async def test_a_rubric_written_from_the_query_is_a_call_and_one_from_documents_is_none() -> None:
     judge = MeteredJudge(ScriptedJudge(writes=False))
-    assert await judge.write_rubric(TASK, ()) is None
+    assert (await judge.ask(RubricQuestion(TASK, ()))).value is None
     assert (judge.tally.calls, judge.tally.failed, judge.records.missing) == (1, 1, 1)
 
 
@@ -36,9 +44,9 @@ async def test_what_goes_beyond_the_allowance_is_not_asked() -> None:
     first, second = rollouts("9 9 9", "1 1 1")
     assert (await judge.grade_rollout(TASK, RUBRIC, first, key=())).score == 1.0
     assert (await judge.grade_rollout(TASK, RUBRIC, second, key=())).score is None and judge.overdrawn
-    assert (await judge.compare(TASK, first, second, style=Style.SCORES)).outcome is not None
-    assert (await judge.compare(TASK, second, first, style=Style.SCORES)).outcome is None
-    assert len(scripted.asked) == judge.tally.calls == 4 and len(judge.records.comparisons) == 1
+    assert (await judge.ask(PairQuestion(TASK, first, second, style=Style.SCORES))).value is not None
+    assert (await judge.ask(PairQuestion(TASK, second, first, style=Style.SCORES))).value is None
+    assert len(scripted.asked) == judge.tally.calls == 4 and len(judge.records.of(Comparison)) == 1
 
 
 @pytest.mark.parametrize(("calls", "failed", "stops"), [(49, 49, False), (50, 10, False), (50, 11, True)])

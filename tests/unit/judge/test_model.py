@@ -1,25 +1,37 @@
 """The model judge: every role over the wire, both ways to read a verdict, nothing made up."""
 
+import asyncio
 import math
 import re
 from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import JudgeConfig
-from scope_selfplay.gates import Gate
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.judge import Scale, Style
-from scope_selfplay.judge.fences import fence_key, read_fences
-from scope_selfplay.judge.prompts import JudgePrompts
-from scope_selfplay.judge.protocol import View
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.folder import shipped_prompts
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Criterion, Fault, Outcome, Passage, Priority, Rubric
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.judge.fences import View, fence_key, read_fences
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.judge.questions import JudgePrompts
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.prompts.folder import load_pack, shipped_prompts
+from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.ranking.shares import soft_share
-from scope_selfplay.schemas import Criterion, Fault, Outcome, Passage, Priority, Rubric
 from scope_selfplay.testing.chat_server import FakeServer, FaultKind
 from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, always, rollout
 
+PAIR = (TASK, rollout(1, "One."), rollout(2, "Two."))
+FLOODS = rollout(0, "Floods.")
+GRADE = GradeQuestion(TASK, CRITERION, "Floods.")
 RUBRIC_TEXT = (
     '<rubric>[{"text": "Identifies 1936.", "priority": "critical"}, {"text": "Explains floods.", '
     '"priority": "important"}, {"text": "Names the river.", "priority": "bonus"}]</rubric>'
@@ -29,22 +41,16 @@ RUBRIC_TEXT = (
 @pytest.mark.parametrize("gate", list(Gate))
 async def test_every_gate_is_read(judge_over: JudgeOver, gate: Gate) -> None:
     async with judge_over(always("<think>clear</think><score>1</score>")) as judge:
-        verdict = await judge.gate(gate, TASK, DOCUMENT)
+        verdict = (await judge.ask(GateQuestion(TASK, gate, DOCUMENT))).verdict
 
     assert (verdict.value, verdict.reasoning, verdict.fault, verdict.attempts) == (True, "clear", None, 1)
     assert verdict.tokens_in > 100 and verdict.tokens_out > 0
 
 
-async def test_the_source_gate_needs_its_document(judge_over: JudgeOver) -> None:
-    async with judge_over(always("<score>1</score>")) as judge:
-        with pytest.raises(ValueError, match="source document"):
-            await judge.gate(Gate.SOURCE, TASK, None)
-
-
 async def test_a_rubric_is_written_greedily_from_the_documents(judge_over: JudgeOver) -> None:
     fake = FakeServer(always(RUBRIC_TEXT))
     async with judge_over(fake) as judge:
-        rubric = await judge.write_rubric(TASK, [DOCUMENT, DOCUMENT])
+        rubric = (await judge.ask(RubricQuestion(TASK, [DOCUMENT, DOCUMENT]))).value
 
     assert rubric is not None and rubric.task_id == TASK.id
     assert [each.priority for each in rubric.criteria] == list(Priority)
@@ -59,7 +65,7 @@ async def test_a_rubric_keeps_what_no_document_answers(
     judge_over: JudgeOver, block: str, unmet: tuple[str, ...] | None
 ) -> None:
     async with judge_over(FakeServer(always(f"{RUBRIC_TEXT}\n{block}"))) as judge:
-        rubric = await judge.write_rubric(TASK, [DOCUMENT])
+        rubric = (await judge.ask(RubricQuestion(TASK, [DOCUMENT]))).value
     assert rubric is not None and rubric.unmet == unmet
 
 
@@ -69,7 +75,7 @@ async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(ju
         for n, p in enumerate(["critical", "important", "nice_to_have", "critical", "important"])
     )
     async with judge_over(always(f"<rubric>[{items}]</rubric>")) as judge:
-        rubric = await judge.write_rubric(TASK, [])
+        rubric = (await judge.ask(RubricQuestion(TASK, []))).value
 
     assert rubric is not None
     assert [each.weight for each in rubric.criteria] == [3, 2, 1, 3, 2]
@@ -78,7 +84,7 @@ async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(ju
 async def test_a_grade_is_one_call_with_the_papers_sampling(judge_over: JudgeOver) -> None:
     fake = FakeServer(always("<think>no</think><score>0</score>"))
     async with judge_over(fake) as judge:
-        verdict = await judge.grade(TASK, CRITERION, "It was floods.", key=(0,))
+        verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, "It was floods."))).verdict
 
     assert verdict.value is False and len(fake.requests) == 1
     body = fake.requests[0].body
@@ -90,7 +96,7 @@ async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(ju
     fake = FakeServer(always("<score>1</score>"))
     async with judge_over(fake) as judge:
         for text in ("Identifies floods.", "Names the year."):
-            await judge.grade(TASK, Criterion(text=text), "long answer " * 300, key=(0,))
+            await judge.ask(GradeQuestion(TASK, Criterion(text=text), "long answer " * 300))
 
     first, second = (request.prompt for request in fake.requests)
     shared = next(place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
@@ -101,8 +107,8 @@ async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(ju
 async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, answer: str) -> None:
     fake = FakeServer(always("<score>1</score>"))
     async with judge_over(fake) as judge:
-        verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
-        score = await judge.score(TASK, rollout(0, answer), None, scale=Scale.IMPLICIT)
+        verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, answer))).verdict
+        score = await judge.ask(ScoreQuestion(TASK, rollout(0, answer), None, scale=Scale.IMPLICIT))
 
     assert (verdict.value, verdict.attempts, score.value, fake.requests) == (False, 0, 0.0, [])
     assert (score.verdict.attempts, score.verdict.fault) == (0, None) and "opener" in score.verdict.reasoning
@@ -111,9 +117,9 @@ async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, an
 async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOver) -> None:
     fake = FakeServer(always("<first>7</first><second>4.5</second>"))
     async with judge_over(fake) as judge:
-        comparison = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+        comparison = await judge.ask(PairQuestion(*PAIR, style=Style.SCORES))
 
-    assert comparison.outcome == Outcome(7, 4.5) and comparison.verdict.value is True
+    assert comparison.value == Outcome(7, 4.5) and comparison.verdict.value is True
     candidates = [each for each in read_fences(fake.requests[0].prompt) if each.name == "candidate"]
     assert len(candidates) == 2 and candidates[0].mark != candidates[1].mark
     parts = [part.name for part in candidates[0].inner]
@@ -125,9 +131,11 @@ async def test_a_preference_is_read_from_its_box_and_shows_the_tasks_reference(j
     fake = FakeServer(always(r"Both fine. \boxed{B}"))
     task = TASK.model_copy(update={"reference": "Two"})
     async with judge_over(fake) as judge:
-        comparison = await judge.compare(task, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+        comparison = await judge.ask(
+            PairQuestion(task, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+        )
 
-    assert comparison.outcome == Outcome(0, 1) and comparison.verdict.value is False
+    assert comparison.value == Outcome(0, 1) and comparison.verdict.value is False
     shown = {fenced.name: fenced.text for fenced in read_fences(fake.requests[0].prompt)}
     assert shown["reference"] == "Two"
 
@@ -138,7 +146,8 @@ async def test_equal_traces_tie_without_a_call(judge_over: JudgeOver, style: Sty
     async with judge_over(fake) as judge:
         pairs = [("It is  so.", "\uff29t is so."), (None, ""), ("Thought process:", None)]
         outcomes = [
-            (await judge.compare(TASK, rollout(1, a), rollout(2, b), style=style)).outcome for a, b in pairs
+            (await judge.ask(PairQuestion(TASK, rollout(1, a), rollout(2, b), style=style))).value
+            for a, b in pairs
         ]
 
     assert all(each is not None and each.first == each.second for each in outcomes)
@@ -165,11 +174,11 @@ async def test_equal_answers_by_different_ways_are_judged(judge_over: JudgeOver,
     fake = FakeServer(always(reply))
     async with judge_over(fake) as judge:
         for other in others:
-            compared = await judge.compare(TASK, plain, other, style=style)
-            assert compared.outcome is not None and compared.outcome.first > compared.outcome.second
+            compared = await judge.ask(PairQuestion(TASK, plain, other, style=style))
+            assert compared.value is not None and compared.value.first > compared.value.second
     assert len(fake.requests) == len(others)
     async with judge_over(fake) as judge:
-        same = (await judge.compare(TASK, plain, by_results, style=style)).outcome
+        same = (await judge.ask(PairQuestion(TASK, plain, by_results, style=style))).value
     assert same is not None and (same.first == same.second) is (style.view is View.CORE)
 
 
@@ -185,21 +194,21 @@ async def test_winners_come_back_as_the_callers_numbers(judge_over: JudgeOver) -
             answers = ["poor"] * 4
             answers[place] = "best"
             candidates = [rollout(n, answer) for n, answer in enumerate(answers)]
-            found = await judge.select(TASK, None, candidates, 1)
-            assert found.numbers == [place] and found.verdict.value is True
+            found = await judge.ask(SelectQuestion(TASK, None, candidates, 1))
+            assert found.value == [place] and found.verdict.value is True
 
 
 async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
     rubric = Rubric(task_id=TASK.id, criteria=(CRITERION,))
     async with judge_over(always('{"score": 7.5}')) as judge:
-        assert (await judge.score(TASK, rollout(0, "Floods."), rubric, scale=Scale.IMPLICIT)).value == 7.5
-        assert (await judge.score(TASK, rollout(0, "Floods."), CRITERION, scale=Scale.EXPLICIT)).value == 7.5
+        assert (await judge.ask(ScoreQuestion(TASK, FLOODS, rubric, scale=Scale.IMPLICIT))).value == 7.5
+        assert (await judge.ask(ScoreQuestion(TASK, FLOODS, CRITERION, scale=Scale.EXPLICIT))).value == 7.5
         with pytest.raises(ValueError, match="scale"):
-            await judge.score(TASK, rollout(0, "Floods."), CRITERION, scale=Scale.IMPLICIT)
+            await judge.ask(ScoreQuestion(TASK, FLOODS, CRITERION, scale=Scale.IMPLICIT))
     async with judge_over(always(r"\boxed{0.5}")) as judge:
         task = TASK.model_copy(update={"reference": "Floods"})
         for scale in (Scale.CORRECTNESS, Scale.PROOF):
-            assert (await judge.score(task, rollout(0, "Floods."), None, scale=scale)).value == 0.5
+            assert (await judge.ask(ScoreQuestion(task, FLOODS, None, scale=scale))).value == 0.5
 
 
 @pytest.mark.parametrize("scale", [Scale.CORRECTNESS, Scale.PROOF])
@@ -209,7 +218,7 @@ async def test_a_pointwise_judge_is_shown_the_whole_trace_and_the_reference(
     fake = FakeServer(always(r"\boxed{1}"))
     async with judge_over(fake) as judge:
         task = TASK.model_copy(update={"reference": "Floods"})
-        await judge.score(task, rollout(0, "Floods.", thinking="It rained."), None, scale=scale)
+        await judge.ask(ScoreQuestion(task, rollout(0, "Floods.", thinking="It rained."), None, scale=scale))
     prompt = fake.requests[0].prompt
     shown = {fenced.name: fenced for fenced in read_fences(prompt)}
     parts = [(part.name, part.text) for part in shown["candidate"].inner]
@@ -226,13 +235,13 @@ async def test_answers_are_held_against_the_reference_or_each_other_without_thei
     task = TASK.model_copy(update={"reference": "Floods\nThe flood"})
     one, other = rollout(0, "Floods.", thinking="It rained."), rollout(1, "Drought.", thinking="It shone.")
     async with judge_over(fake) as judge:
-        assert (await judge.compare(task, one, other, style=Style.ANSWERS)).outcome == (1.0, 0.0)
+        assert (await judge.ask(PairQuestion(task, one, other, style=Style.ANSWERS))).value == (1.0, 0.0)
     async with judge_over(always(r"Hm. \boxed{not attempted}")) as judge:
-        assert (await judge.score(task, one, None, scale=Scale.REFERENCE)).value == 0.5
+        assert (await judge.ask(ScoreQuestion(task, one, None, scale=Scale.REFERENCE))).value == 0.5
     compared = read_fences(fake.requests[0].prompt)
     assert [[part.name for part in fenced.inner] for fenced in compared[1:]] == [["answer"], ["answer"]]
     prompts = JudgePrompts(load_pack(shipped_prompts() / "wikipedia"), JudgeConfig(), key=fence_key(0))
-    asked = prompts.score(task, one, None, Scale.REFERENCE).prompt
+    asked = prompts.render(ScoreQuestion(task, one, None, scale=Scale.REFERENCE)).prompt
     assert {fenced.name: fenced.text for fenced in read_fences(asked)}["reference"] == "Floods\nThe flood"
     assert "It rained." not in asked
 
@@ -245,10 +254,10 @@ def test_an_answer_alone_is_scored_by_the_criteria_of_its_pack(pack: str, criter
     """ArenaRL, section 6.1: the pointwise baselines have the judge and the rubric of the tournament."""
     prompts = JudgePrompts(load_pack(shipped_prompts() / pack), JudgeConfig(), key=fence_key(0))
     one, other = rollout(0, "Floods.", thinking="It rained."), rollout(1, "Drought.")
-    found = prompts.score(TASK, one, None, Scale.ANSWER)
+    found = prompts.render(ScoreQuestion(TASK, one, None, scale=Scale.ANSWER))
     assert [fenced.name for fenced in read_fences(found.prompt)] == ["task", "answer"]
     assert "It rained." not in found.prompt and found.read('{"score": 7.5}') == 7.5
-    compared = prompts.compare(TASK, (one, other), Style.SCORES, None).prompt
+    compared = prompts.render(PairQuestion(TASK, one, other, style=Style.SCORES)).prompt
     assert f"**{criterion}.**" in found.prompt and f"**{criterion}.**" in compared
 
 
@@ -256,12 +265,12 @@ def test_an_answer_alone_is_scored_by_the_criteria_of_its_pack(pack: str, criter
 def test_a_judge_is_asked_about_results_only_where_it_is_shown_them(pack: str) -> None:
     """ArenaRL, section 3.3: the core of a trajectory is its thoughts, its calls and its answer."""
     prompts = JudgePrompts(load_pack(shipped_prompts() / pack), JudgeConfig(), key=fence_key(0))
-    pair = rollout(0, "Floods."), rollout(1, "Drought.")
+    pair = FLOODS, rollout(1, "Drought.")
     about = ("results", "what came back", "was found", "call returned")
-    core = prompts.compare(TASK, pair, Style.CORE_SCORES, None).prompt
+    core = prompts.render(PairQuestion(TASK, *pair, style=Style.CORE_SCORES)).prompt
     assert [words for words in about if words in core] == []
     assert "What the tools returned is not shown" in core
-    whole = prompts.compare(TASK, pair, Style.SCORES, None).prompt
+    whole = prompts.render(PairQuestion(TASK, *pair, style=Style.SCORES)).prompt
     assert "results" in whole and "what came back" in whole and "is not shown" not in whole
 
 
@@ -273,13 +282,13 @@ def _one_token(request: ServedRequest) -> ServedReply:
 async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOver) -> None:
     fake = FakeServer(_one_token)
     async with judge_over(fake, verdict="token") as judge:
-        grade = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-        gate = await judge.gate(Gate.ENTITY, TASK, None)
-        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+        grade = (await judge.ask(GRADE)).verdict
+        gate = (await judge.ask(GateQuestion(TASK, Gate.ENTITY, None))).verdict
+        pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
 
     assert grade.value is True and grade.probability is not None and math.isclose(grade.probability, 0.75)
     assert gate.value is True
-    assert pair.outcome == Outcome(1, 0)
+    assert pair.value == Outcome(1, 0)
     assert pair.verdict.probability is not None and math.isclose(pair.verdict.probability, 0.625)
     body = fake.requests[0].body
     assert body["structured_outputs"] == {"choice": ["1", "0"]} and body["max_tokens"] == 1
@@ -290,31 +299,24 @@ async def test_one_token_that_says_tie_is_a_tie(judge_over: JudgeOver) -> None:
     """Reasoning Arena, equation 7: A, B or Tie; with P(Tie) = .6 it is a tie, however much likelier A is than B."""
     odds = {"A": 0.3, "B": 0.1, "T": 0.6}
     async with judge_over(lambda request: ServedReply("T", odds, finish="length"), verdict="token") as judge:
-        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+        pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
 
-    assert pair.outcome is not None and soft_share(pair.outcome, 0.9) == 0.5
+    assert pair.value is not None and soft_share(pair.value, 0.9) == 0.5
     assert pair.verdict.probability is not None and math.isclose(pair.verdict.probability, 0.6)
 
 
 async def test_unknown_odds_leave_the_probability_open(judge_over: JudgeOver) -> None:
     async with judge_over(lambda request: ServedReply("0", {"0": 0.9}), verdict="token") as judge:
-        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        verdict = (await judge.ask(GRADE)).verdict
 
     assert (verdict.value, verdict.probability) == (False, None)
-
-
-async def test_an_engine_that_ignores_the_choices_is_unreadable(judge_over: JudgeOver) -> None:
-    async with judge_over(always("The answer is 1"), verdict="token") as judge:
-        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-
-    assert (verdict.value, verdict.fault, verdict.attempts) == (None, Fault.UNREADABLE, 3)
 
 
 async def test_what_cannot_be_read_is_asked_again_with_another_seed(judge_over: JudgeOver) -> None:
     replies = iter(["hm", "<score>1</score><score>0</score>", "<score>1</score>"])
     fake = FakeServer(lambda request: ServedReply(next(replies)))
     async with judge_over(fake) as judge:
-        verdict = await judge.gate(Gate.ENTITY, TASK, None)
+        verdict = (await judge.ask(GateQuestion(TASK, Gate.ENTITY, None))).verdict
 
     assert (verdict.value, verdict.attempts, verdict.fault) == (True, 3, None)
     assert len({request.body["seed"] for request in fake.requests}) == 3
@@ -324,27 +326,25 @@ async def test_what_cannot_be_read_is_asked_again_with_another_seed(judge_over: 
 
 async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOver) -> None:
     async with judge_over(always("I cannot say.")) as judge:
-        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-        rubric = await judge.write_rubric(TASK, [DOCUMENT])
-        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
-        chosen = await judge.select(TASK, None, [rollout(1, "One."), rollout(2, "Two.")], 1)
-        score = await judge.score(TASK, rollout(0, "Floods."), None, scale=Scale.IMPLICIT)
-        account = judge.account()
-        metrics = judge.metrics.render().decode()
+        verdict = (await judge.ask(GRADE)).verdict
+        rubric = (await judge.ask(RubricQuestion(TASK, [DOCUMENT]))).value
+        pair = await judge.ask(PairQuestion(*PAIR, style=Style.SCORES))
+        chosen = await judge.ask(SelectQuestion(TASK, None, PAIR[1:], 1))
+        score = await judge.ask(ScoreQuestion(TASK, FLOODS, None, scale=Scale.IMPLICIT))
+        account = judge.roles
 
     assert (verdict.value, verdict.fault) == (None, Fault.UNREADABLE)
-    assert (rubric, pair.outcome, pair.verdict.value) == (None, None, None)
-    assert (chosen.numbers, score.value) == (None, None)
+    assert (rubric, pair.value, pair.verdict.value) == (None, None, None)
+    assert (chosen.value, score.value) == (None, None)
     assert chosen.verdict.fault is score.verdict.fault is Fault.UNREADABLE and chosen.verdict.attempts == 3
-    assert all(each["faults"] == {"unreadable": 1} for each in account.values()) and len(account) == 5
-    assert 'scope_judge_calls_total{outcome="unreadable",role="grade"} 1.0' in metrics
+    assert all(each["unreadable"] == 1 == each["calls"] for each in account.values()) and len(account) == 5
 
 
 async def test_a_refusal_is_not_asked_again(judge_over: JudgeOver) -> None:
     fake = FakeServer(always("<score>1</score>"))
     fake.fault = FaultKind.REFUSAL
     async with judge_over(fake) as judge:
-        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        verdict = (await judge.ask(GRADE)).verdict
 
     assert (verdict.value, verdict.fault, len(fake.requests)) == (None, Fault.REFUSED, 1)
 
@@ -353,56 +353,40 @@ async def test_a_completion_that_was_cut_off_holds_no_verdict(judge_over: JudgeO
     async with judge_over(
         lambda request: ServedReply(r"The first attempt ends with \boxed{A}", finish="length")
     ) as judge:
-        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+        pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
 
-    assert (pair.outcome, pair.verdict.fault) == (None, Fault.UNREADABLE)
+    assert (pair.value, pair.verdict.fault) == (None, Fault.UNREADABLE)
 
 
 async def test_a_thinking_model_is_asked_without_think_tags(judge_over: JudgeOver) -> None:
     fake = FakeServer(lambda request: ServedReply("<score>1</score>", reasoning="natively"))
     async with judge_over(fake, endpoint={"native_thinking": True}) as judge:
-        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        verdict = (await judge.ask(GRADE)).verdict
 
     assert verdict.reasoning == "natively" and "<think>" not in fake.requests[0].prompt
 
 
 async def test_the_same_question_is_paid_for_once(judge_over: JudgeOver, tmp_path: Path) -> None:
-    import asyncio
-
     fake = FakeServer(lambda request: ServedReply("<score>1</score>", seconds=0.05))
     async with judge_over(fake, cache=tmp_path / "cache.sqlite") as judge:
-        together = await asyncio.gather(
-            *(judge.grade(TASK, CRITERION, "Floods.", key=(0, "rollout", n)) for n in range(5))
-        )
-        later = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-        account = judge.account()["grade"]
+        together = await asyncio.gather(*(judge.ask(GRADE) for n in range(5)))
+        later = (await judge.ask(GRADE)).verdict
+        account = judge.roles[PromptRole.GRADE]
 
     assert [each.value for each in together] == [True] * 5 and len(fake.requests) == 1
     assert later.cached and later.value is True
-    assert (account["calls"], account["attempts"], account["joined"], account["cached"]) == (6, 1, 4, 1)
+    assert (account["calls"], account["asked"], account["joined"], account["cached"]) == (6, 1, 4, 1)
     async with judge_over(always("<score>0</score>"), cache=tmp_path / "cache.sqlite") as judge:
-        again = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        again = (await judge.ask(GRADE)).verdict
     assert (again.value, again.cached) == (True, True)
-
-
-async def test_another_seed_or_criterion_is_another_judgement(judge_over: JudgeOver, tmp_path: Path) -> None:
-    cache = tmp_path / "cache.sqlite"
-    fake = FakeServer(always("<score>1</score>"))
-    async with judge_over(fake, cache=cache) as judge:
-        await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-        await judge.grade(TASK, Criterion(text="Names the year."), "Floods.", key=(0,))
-    async with judge_over(fake, cache=cache, seed=1) as judge:
-        await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
-
-    assert len(fake.requests) == 3
 
 
 async def test_unreadable_replies_are_not_kept(judge_over: JudgeOver, tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
     async with judge_over(always("hm"), cache=cache) as judge:
-        assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is None
+        assert (await judge.ask(GRADE)).value is None
     async with judge_over(always("<score>1</score>"), cache=cache) as judge:
-        assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is True
+        assert (await judge.ask(GRADE)).value is True
 
 
 async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
@@ -415,28 +399,30 @@ async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
 async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_over: JudgeOver) -> None:
     fake = FakeServer(always("<first>7</first>\n<second>4.5</second>"))
     async with judge_over(fake, verdict="token") as judge:
-        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+        pair = await judge.ask(PairQuestion(*PAIR, style=Style.SCORES))
     body = fake.requests[0].body
     outputs = body["structured_outputs"]
     assert isinstance(outputs, dict) and body["max_tokens"] == 64
     assert re.fullmatch(outputs["regex"], "<first>7</first>\n<second>4.5</second>")
     assert re.fullmatch(outputs["regex"], "<first>11</first>\n<second>4</second>") is None
-    assert pair.outcome == Outcome(7, 4.5)
+    assert pair.value == Outcome(7, 4.5)
 
     fake = FakeServer(always('{"score": 7.5}'))
     async with judge_over(fake, verdict="token") as judge:
-        assert (await judge.score(TASK, rollout(0, "Floods."), None, scale=Scale.IMPLICIT)).value == 7.5
+        assert (await judge.ask(ScoreQuestion(TASK, FLOODS, None, scale=Scale.IMPLICIT))).value == 7.5
     outputs = fake.requests[0].body["structured_outputs"]
     assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')
 
 
 def test_answers_are_compared_by_one_criterion_alone() -> None:
     prompts = JudgePrompts(load_pack(shipped_prompts() / "wikipedia"), JudgeConfig(), key=fence_key(0))
-    pair = (rollout(0, "Floods."), rollout(1, "Drought."))
-    asked = prompts.compare(TASK, pair, Style.ANSWERS, CRITERION).prompt
+    pair = (FLOODS, rollout(1, "Drought."))
+    asked = prompts.render(PairQuestion(TASK, *pair, style=Style.ANSWERS, rubric=CRITERION)).prompt
     fenced = [each.name for each in read_fences(asked)]
     assert fenced == ["task", "criterion", "candidate", "candidate"]
     assert CRITERION.text in asked and "one criterion decides" in asked
-    assert "one criterion decides" not in prompts.compare(TASK, pair, Style.ANSWERS, None).prompt
+    assert (
+        "one criterion decides" not in prompts.render(PairQuestion(TASK, *pair, style=Style.ANSWERS)).prompt
+    )
     with pytest.raises(ValueError, match="not by one criterion"):
-        prompts.compare(TASK, pair, Style.PREFERENCE, CRITERION)
+        prompts.render(PairQuestion(TASK, *pair, style=Style.PREFERENCE, rubric=CRITERION))

@@ -1,31 +1,30 @@
 """A judge that errs on purpose: how often, in which way, the same for the same call, and never a number for a fault."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
-from scope_selfplay.config import NoiseConfig, load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge import LexicalJudge, Scale, Style, VerifierJudge
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.judge.noisy import NoisyJudge, with_noise
-from scope_selfplay.judge.protocol import PointwiseScore, Selected
-from scope_selfplay.schemas import (
-    Comparison,
-    Criterion,
-    Fault,
-    Outcome,
-    Role,
-    Rollout,
-    Rubric,
-    Task,
-    Verdict,
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Criterion, Fault, Outcome, Role, Rollout, Rubric, Task, Verdict
+from scope_selfplay.config.judge import NoiseConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    Reply,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
 )
+from scope_selfplay.judge.rules import LexicalJudge, NoisyJudge, VerifierJudge, with_noise
+from tests.unit.judge.test_question_bytes import questions
 
-T = TypeVar("T")
 TASK = Task(id="t1", text="Which river?", type="long_form_qa", document_id="d1")
 CRITERION = Criterion(text="Names the river.")
 MANY = 4000
@@ -36,39 +35,34 @@ class Honest:
 
     identity = "honest"
 
-    async def gate(self, gate: Gate, task: Task, document: object) -> Verdict:
-        return Verdict(value=True)
-
-    async def write_rubric(self, task: Task, documents: object) -> Rubric:
-        return Rubric(task_id=task.id, criteria=(CRITERION,))
-
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: object) -> Verdict:
-        return _refused() if "fog" in answer else Verdict(value="good" in answer)
-
-    async def compare(self, task: Task, first: Rollout, second: Rollout, **_: object) -> Comparison:
-        outcome = Outcome(0.8 * _good(first), 0.8 * _good(second))
-        foggy = any("fog" in (each.answer or "") for each in (first, second))
-        return Comparison(
-            first_id=first.id,
-            second_id=second.id,
-            outcome=None if foggy else outcome,
-            verdict=_refused() if foggy else Verdict(value=outcome.first >= outcome.second),
-        )
-
-    async def select(
-        self, task: Task, rubric: object, candidates: list[Rollout], winners: int, **_: object
-    ) -> Selected:
-        order = sorted(range(len(candidates)), key=lambda number: -_good(candidates[number]))
-        return Selected(order[:winners], Verdict(value=True))
-
-    async def score(self, task: Task, rollout: Rollout, rubric: object, *, scale: Scale) -> PointwiseScore:
-        if "fog" in (rollout.answer or ""):
-            return PointwiseScore(None, _refused())
-        return PointwiseScore((1.0 if scale.of_trace else 10.0) * _good(rollout), Verdict(value=True))
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case GateQuestion():
+                return _said(True)
+            case RubricQuestion(task):
+                return Reply(Rubric(task_id=task.id, criteria=(CRITERION,)), Verdict(value=True))
+            case GradeQuestion(answer=answer):
+                return _refused() if "fog" in answer else _said("good" in answer)
+            case PairQuestion(first=first, second=second):
+                outcome = Outcome(0.8 * _good(first), 0.8 * _good(second))
+                foggy = any("fog" in (each.answer or "") for each in (first, second))
+                return _refused() if foggy else Reply(outcome, Verdict(value=question.holds(outcome)))
+            case SelectQuestion(candidates=candidates, winners=winners):
+                order = sorted(range(len(candidates)), key=lambda number: -_good(candidates[number]))
+                return Reply(order[:winners], Verdict(value=True))
+            case ScoreQuestion(rollout=rollout, scale=scale):
+                if "fog" in (rollout.answer or ""):
+                    return _refused()
+                return Reply((1.0 if scale.of_trace else 10.0) * _good(rollout), Verdict(value=True))
+        raise AssertionError(question)
 
 
-def _refused() -> Verdict:
-    return Verdict(value=None, fault=Fault.REFUSED)
+def _said(value: bool) -> Reply[bool]:
+    return Reply(value, Verdict(value=value))
+
+
+def _refused() -> Reply[Any]:
+    return Reply(None, Verdict(value=None, fault=Fault.REFUSED))
 
 
 def _good(rollout: Rollout) -> float:
@@ -83,50 +77,31 @@ def noisy(**shares: float) -> NoisyJudge:
     return NoisyJudge(Honest(), NoiseConfig.model_validate(shares))
 
 
-def now(made: Awaitable[T]) -> T:
-    async def waited() -> T:
-        return await made
-
-    return asyncio.run(waited())
+async def grades(judge: NoisyJudge, answer: str, count: int = MANY) -> list[Verdict]:
+    asked = [judge.ask(GradeQuestion(TASK, CRITERION, answer, key=(number,))) for number in range(count)]
+    return [reply.verdict for reply in (await asyncio.gather(*asked))]
 
 
-def many(made: list[Awaitable[T]]) -> list[T]:
-    async def waited() -> list[T]:
-        return list(await asyncio.gather(*made))
-
-    return asyncio.run(waited())
-
-
-def grades(judge: NoisyJudge, answer: str, count: int = MANY) -> list[Verdict]:
-    return many([judge.grade(TASK, CRITERION, answer, key=(number,)) for number in range(count)])
-
-
-def matches(judge: NoisyJudge, first: str, second: str, count: int = MANY) -> list[Comparison]:
-    return many(
-        [
-            judge.compare(
-                TASK, answered(f"a{number}", first), answered(f"b{number}", second), style=Style.SCORES
-            )
-            for number in range(count)
-        ]
-    )
+async def matches(judge: NoisyJudge, first: str, second: str, count: int = MANY) -> list[Reply[Outcome]]:
+    pairs = ((answered(f"a{number}", first), answered(f"b{number}", second)) for number in range(count))
+    return await asyncio.gather(*[judge.ask(PairQuestion(TASK, *pair, style=Style.SCORES)) for pair in pairs])
 
 
 def share(found: list[bool]) -> float:
     return sum(found) / len(found)
 
 
-def test_verdicts_are_unreadable_and_turned_around_as_often_as_set() -> None:
-    found = grades(noisy(unreadable=0.1, wrong=0.2), "good")
+async def test_verdicts_are_unreadable_and_turned_around_as_often_as_set() -> None:
+    found = await grades(noisy(unreadable=0.1, wrong=0.2), "good")
     unreadable = [verdict for verdict in found if verdict.fault is Fault.UNREADABLE]
     assert len(unreadable) / MANY == pytest.approx(0.1, abs=0.015)
     assert share([verdict.value is False for verdict in found]) == pytest.approx(0.2, abs=0.02)
     assert all(verdict.value is None for verdict in unreadable)
 
 
-def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
+async def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
     judge = noisy(unreadable=0.1, wrong=0.1, first=0.2, longer=0.3)
-    found = [match.outcome for match in matches(judge, "good", "a longer one that is bad")]
+    found = [match.value for match in await matches(judge, "good", "a longer one that is bad")]
     shares = {outcome: found.count(outcome) / MANY for outcome in set(found)}
     assert shares == pytest.approx(
         {
@@ -140,120 +115,106 @@ def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
     )
 
 
-def test_what_is_shown_first_wins_in_both_orders_so_that_both_orders_cancel_it() -> None:
-    judge = noisy(first=1)
-    one, other = answered("a", "good"), answered("b", "bad")
-    ahead = now(judge.compare(TASK, one, other, style=Style.SCORES)).outcome
-    behind = now(judge.compare(TASK, other, one, style=Style.SCORES)).outcome
-    assert ahead == behind == Outcome(1.0, 0.0)
-
-
-def test_noise_falls_on_each_order_of_a_pair_by_itself() -> None:
+async def test_noise_falls_on_each_order_of_a_pair_by_itself() -> None:
     judge = noisy(wrong=0.5)
-    ahead = [match.outcome == Outcome(0.0, 0.8) for match in matches(judge, "good", "bad")]
-    behind = [
-        now(
-            judge.compare(TASK, answered(f"b{n}", "bad"), answered(f"a{n}", "good"), style=Style.SCORES)
-        ).outcome
-        == Outcome(0.8, 0.0)
-        for n in range(400)
-    ]
+    ahead = [match.value == Outcome(0.0, 0.8) for match in await matches(judge, "good", "bad", 400)]
+    pairs = ((answered(f"b{n}", "bad"), answered(f"a{n}", "good")) for n in range(400))
+    asked = await asyncio.gather(
+        *[judge.ask(PairQuestion(TASK, *pair, style=Style.SCORES)) for pair in pairs]
+    )
+    behind = [match.value == Outcome(0.8, 0.0) for match in asked]
     assert share([a == b for a, b in zip(ahead, behind, strict=False)]) == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_longer_answer_wins_wherever_it_is_shown_and_equal_ones_are_judged() -> None:
+async def test_the_longer_answer_wins_wherever_it_is_shown_and_equal_ones_are_judged() -> None:
     judge = noisy(longer=1)
-    assert {each.outcome for each in matches(judge, "good", "bad and long", 9)} == {Outcome(0.0, 1.0)}
-    assert {each.outcome for each in matches(judge, "bad and long", "good", 9)} == {Outcome(1.0, 0.0)}
-    alike = matches(judge, "good", "bad", 9)
-    assert {each.outcome for each in alike} == {Outcome(0.8, 0.0)}
+    ahead = await matches(judge, "good", "bad and long", 9)
+    assert {each.value for each in ahead} == {Outcome(0.0, 1.0)}
+    assert all("on purpose" in each.verdict.reasoning for each in ahead)
+    assert {each.value for each in await matches(judge, "bad and long", "good", 9)} == {Outcome(1.0, 0.0)}
+    alike = await matches(judge, "good", "bad", 9)
+    assert {each.value for each in alike} == {Outcome(0.8, 0.0)}
     assert not any("on purpose" in each.verdict.reasoning for each in alike)
 
 
-def test_a_criterion_is_met_the_more_often_the_longer_the_answer_is() -> None:
+async def test_a_criterion_is_met_the_more_often_the_longer_the_answer_is() -> None:
     judge = noisy(longer=1, half_length=20)
-    met = [share([bool(verdict.value) for verdict in grades(judge, "bad " * words)]) for words in (5, 20, 60)]
+    met = [
+        share([bool(verdict.value) for verdict in await grades(judge, "bad " * words)])
+        for words in (5, 20, 60)
+    ]
     assert met == pytest.approx([1 - 2**-0.25, 0.5, 1 - 2**-3], abs=0.025)
 
 
 @pytest.mark.parametrize(
     ("scale", "marks"), [(Scale.IMPLICIT, (3.0, 5.0, 9.0)), (Scale.CORRECTNESS, (0.5, 0.5, 1.0))]
 )
-def test_a_score_by_length_lies_on_its_scale(scale: Scale, marks: tuple[float, ...]) -> None:
+async def test_a_score_by_length_lies_on_its_scale(scale: Scale, marks: tuple[float, ...]) -> None:
     judge = noisy(longer=1, half_length=20)
     given = [
-        now(judge.score(TASK, answered("a", "bad " * words), None, scale=scale)).value
+        (await judge.ask(ScoreQuestion(TASK, answered("a", "bad " * words), None, scale=scale))).value
         for words in (10, 20, 60)
     ]
     assert given == list(marks)
 
 
-def test_selections_prefer_what_is_first_longest_or_would_have_lost() -> None:
+async def test_selections_prefer_what_is_first_longest_or_would_have_lost() -> None:
     shown = [answered("a", "bad"), answered("b", "good"), answered("c", "bad " * 9), answered("d", "bad")]
     picked = {
-        kind: now(noisy(**{kind: 1}).select(TASK, None, shown, winners)).numbers
+        kind: (await noisy(**{kind: 1}).ask(SelectQuestion(TASK, None, shown, winners))).value
         for kind, winners in (("first", 2), ("longer", 1), ("unreadable", 1))
     }
     assert picked["first"] == [0, 1] and picked["longer"] == [2] and picked["unreadable"] is None
     turned = noisy(wrong=1)
     shown[3] = answered("d", "good")
-    assert sorted(now(turned.select(TASK, None, shown, 2)).numbers or ()) == [0, 2]
+    assert sorted((await turned.ask(SelectQuestion(TASK, None, shown, 2))).value or ()) == [0, 2]
     # More winners than losers: all who would have lost, and some whom they leave room for.
-    three = now(turned.select(TASK, None, shown, 3)).numbers
+    three = (await turned.ask(SelectQuestion(TASK, None, shown, 3))).value
     assert three is not None and len(set(three)) == 3 and len({1, 3} & set(three)) >= 1
 
 
-def test_a_selection_by_length_favours_no_place_among_equals() -> None:
-    found = [
-        now(noisy(longer=1).select(TASK, None, [answered(f"{n}{m}", "bad") for m in range(4)], 1)).numbers
-        for n in range(400)
-    ]
-    places = [numbers[0] for numbers in found if numbers is not None]
+async def test_a_selection_by_length_favours_no_place_among_equals() -> None:
+    groups = ([answered(f"{n}{m}", "bad") for m in range(4)] for n in range(400))
+    found = await asyncio.gather(
+        *[noisy(longer=1).ask(SelectQuestion(TASK, None, group, 1)) for group in groups]
+    )
+    places = [reply.value[0] for reply in found]
     assert [places.count(place) / 400 for place in range(4)] == pytest.approx([0.25] * 4, abs=0.07)
 
 
 @pytest.mark.parametrize("kind", ["unreadable", "wrong", "first", "longer"])
-def test_no_fault_becomes_a_number(kind: str) -> None:
+async def test_no_fault_becomes_a_number(kind: str) -> None:
     judge = MeteredJudge(noisy(**{kind: 1}))
     foggy, clear = answered("a", "fog over a long answer"), answered("b", "good")
     refused = [
-        now(judge.grade(TASK, CRITERION, "fog", key=())).value,
-        now(judge.compare(TASK, foggy, clear, style=Style.SCORES)).outcome,
-        now(judge.score(TASK, foggy, None, scale=Scale.IMPLICIT)).value,
+        (await judge.ask(GradeQuestion(TASK, CRITERION, "fog"))).value,
+        (await judge.ask(PairQuestion(TASK, foggy, clear, style=Style.SCORES))).value,
+        (await judge.ask(ScoreQuestion(TASK, foggy, None, scale=Scale.IMPLICIT))).value,
     ]
     assert refused == [None] * 3 and judge.tally.failed == 3
 
 
-def test_what_is_unreadable_is_counted_as_a_fault_and_has_no_value_anywhere() -> None:
+async def test_what_is_unreadable_is_counted_as_a_fault_and_has_no_value_anywhere() -> None:
     judge = MeteredJudge(noisy(unreadable=1))
-    one, other = answered("a", "good"), answered("b", "bad")
-    found = [
-        now(judge.gate(Gate.ENTITY, TASK, None)).value,
-        now(judge.grade(TASK, CRITERION, "good", key=())).value,
-        now(judge.compare(TASK, one, other, style=Style.PREFERENCE)).outcome,
-        now(judge.select(TASK, None, [one, other], 1)).numbers,
-        now(judge.score(TASK, one, None, scale=Scale.PROOF)).value,
-        now(judge.write_rubric(TASK, [])),
-    ]
-    assert found == [None] * 6
-    assert (judge.tally.calls, judge.tally.failed) == (6, 6)
+    for question in questions():
+        assert (await judge.ask(question)).value is None
+    # All but a rubric from documents, which is no judgement.
+    assert judge.tally.calls == judge.tally.failed == len(questions()) - 1
 
 
-def test_equal_calls_err_alike_in_any_order_and_other_keys_err_otherwise() -> None:
+async def test_equal_calls_err_alike_in_any_order_and_other_keys_err_otherwise() -> None:
     judge = noisy(wrong=0.5)
-    forth = [verdict.value for verdict in grades(judge, "good", 200)]
-    back = [now(judge.grade(TASK, CRITERION, "good", key=(number,))).value for number in reversed(range(200))]
+    forth = [verdict.value for verdict in await grades(judge, "good", 200)]
+    asked = (GradeQuestion(TASK, CRITERION, "good", key=(number,)) for number in reversed(range(200)))
+    back = [reply.value for reply in (await asyncio.gather(*list(map(judge.ask, asked))))]
     assert forth == back[::-1] and len(set(forth)) == 2
 
 
-def test_more_noise_spoils_the_same_calls_and_others() -> None:
-    little, much = ([verdict.value for verdict in grades(noisy(wrong=part), "good")] for part in (0.1, 0.3))
+async def test_more_noise_spoils_the_same_calls_and_others() -> None:
+    little, much = [
+        [verdict.value for verdict in await grades(noisy(wrong=part), "good")] for part in (0.1, 0.3)
+    ]
     assert all(less or not more for less, more in zip(much, little, strict=True) if more is False)
-
-
-def test_a_spoilt_verdict_says_so() -> None:
-    assert "on purpose" in now(noisy(wrong=1).gate(Gate.ENTITY, TASK, None)).reasoning
-    assert "on purpose" in grades(noisy(unreadable=1), "good", 1)[0].reasoning
 
 
 def test_the_identity_names_the_noise_and_without_noise_it_is_the_judge_itself() -> None:
@@ -261,7 +222,7 @@ def test_the_identity_names_the_noise_and_without_noise_it_is_the_judge_itself()
     judges = [with_noise(plain, NoiseConfig(**shares)) for shares in ({"first": 0.1}, {"first": 0.3})]
     assert len({judge.identity for judge in (plain, *judges)}) == 3
     assert judges[1].identity == f"{plain.identity} with noise: first 30%"
-    assert with_noise(plain, NoiseConfig()) is plain
+    assert with_noise(plain, None) is plain
     assert "half at 40 words" in with_noise(VerifierJudge(), NoiseConfig(longer=0.1)).identity
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.judge.fences import read_fences
+from scope_selfplay.net.serve import ServedReply, ServedRequest, reply_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from scope_selfplay.wire.serving import serving
 from tests.judges import JudgeOver, judge_over, pack
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, finished_group, rewards_of_step, rollout
 

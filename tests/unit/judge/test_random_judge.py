@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.gates import Gate
-from scope_selfplay.inference.chat_server import ServedRequest
-from scope_selfplay.judge import Scale, Style
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.server import random_judge_app, random_reply
-from scope_selfplay.prompts import load_pack
-from scope_selfplay.wire.serving import serving
-from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.judge.endpoint import with_models
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.served import random_judge_app, random_reply
+from scope_selfplay.net.serve import ServedRequest, serving
+from scope_selfplay.prompts.folder import load_pack
+from tests.judges import REPOSITORY
+from tests.unit.judge.test_question_bytes import questions
 
 
 @asynccontextmanager
@@ -33,19 +30,8 @@ async def rehearsing(domain: str, **settings: Any) -> AsyncIterator[ModelJudge]:
 @pytest.mark.parametrize("domain", ["wikipedia", "support"])
 async def test_every_role_of_a_pack_gets_a_reply_that_is_read(domain: str, verdict: str) -> None:
     async with rehearsing(domain, verdict=verdict) as judge:
-        for gate in Gate:
-            assert (await judge.gate(gate, TASK, DOCUMENT)).value is not None
-        assert await judge.write_rubric(TASK, [DOCUMENT]) is not None
-        assert await judge.write_rubric(TASK, []) is not None
-        assert (await judge.grade(TASK, CRITERION, "Floods.", key=("k",))).value is not None
-        pair = rollout(1, "Against floods."), rollout(2, "For power.")
-        for style in Style:
-            assert (await judge.compare(TASK, *pair, style=style)).outcome is not None
-        chosen = await judge.select(TASK, None, pair, 1)
-        assert chosen.numbers in ([0], [1])
-        for scale in Scale:
-            rubric = CRITERION if scale is Scale.EXPLICIT else None
-            assert (await judge.score(TASK, rollout(0, "Floods."), rubric, scale=scale)).value is not None
+        for question in questions():
+            assert (await judge.ask(question)).value is not None, question
 
 
 def served(prompt: str, seed: int = 0) -> ServedRequest:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import RecordError
+from scope_selfplay.base.errors import RecordError
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.run_key import KEY_FILE, run_key
+from scope_selfplay.judge.model import KEY_FILE, run_key
 
 
 def test_two_runs_of_one_seed_have_different_keys_that_nobody_can_derive(tmp_path: Path) -> None:

@@ -8,20 +8,28 @@ from typing import Any
 import aiohttp
 import pytest
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.embedded.language import FactQuestion, write_question
-from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge import LexicalJudge, Scale, Style
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.lexical import QUERY_CRITERIA
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.server import lexical_app
-from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Document, Fault, Role, Rollout, Task
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Document, Fault, Role, Rollout, Rubric, Task
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
+from scope_selfplay.corpus.world import FactQuestion, make_documents, read_article, write_question
+from scope_selfplay.judge.endpoint import with_models
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.judge.served import lexical_app
+from scope_selfplay.net.serve import serving
+from scope_selfplay.prompts.pack import Pack
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +57,9 @@ def tasks(documents: list[Document]) -> list[tuple[Task, Document]]:
         entity = read_article(document.text)
         assert entity is not None
         nouns = tuple(rng.sample(sorted(entity.facts), 3))
-        links: tuple[str, ...] = ()
-        anchor = entity.name
-        if number % 3 == 1:
-            anchor = "Nowhere Mill"
-        text = write_question(FactQuestion(nouns, links, anchor))
-        if number % 5 == 4:
-            text = "Tell me more, please."
+        anchor = "Nowhere Mill" if number % 3 == 1 else entity.name
+        clear = write_question(FactQuestion(nouns, (), anchor))
+        text = "Tell me more, please." if number % 5 == 4 else clear
         source = documents[-1 - number] if number % 3 == 2 else document
         made.append((Task(id=f"t{number}", text=text, type="long_form_qa", document_id=source.id), source))
     return made
@@ -65,63 +69,50 @@ def solver(number: int, answer: str | None) -> Rollout:
     return Rollout(id=f"r{number}", role=Role.SOLVER, checkpoint="", subject_id="", turns=(), answer=answer)
 
 
+def plain(value: object) -> object:
+    """Of a rubric, what crosses the wire."""
+    return [each.text for each in value.criteria] if isinstance(value, Rubric) else value
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("verdict", ["written", "token"])
-async def test_gates_rubrics_and_grades_are_the_same(
+async def test_every_question_gets_the_same_value(
     documents: list[Document], pack: Pack, verdict: str
 ) -> None:
     direct = LexicalJudge(documents)
     compared = 0
     async with over_the_wire(documents, pack, verdict=verdict) as judge:
         for task, source in tasks(documents):
-            for gate in Gate:
-                here, there = await direct.gate(gate, task, source), await judge.gate(gate, task, source)
-                assert here.value is there.value
-            rubric, other = (
-                await direct.write_rubric(task, [source]),
-                await judge.write_rubric(task, [source]),
-            )
-            assert (rubric is None) == (other is None)
-            if rubric is None or other is None:
-                continue
-            assert [each.text for each in rubric.criteria] == [each.text for each in other.criteria]
+            asked: list[Question[Any]] = [GateQuestion(task, gate, source) for gate in Gate]
+            asked += [RubricQuestion(task, [source]), RubricQuestion(task, [])]
+            rubric = (await direct.ask(RubricQuestion(task, [source]))).value
             answers = [source.text, "Its emblem is the heron.", source.text.partition(".")[0] + "."]
-            for answer in answers:
-                for criterion in rubric.criteria:
-                    here = await direct.grade(task, criterion, answer, key=())
-                    there = await judge.grade(task, criterion, answer, key=())
-                    assert here.value is there.value
-                    compared += 1
-    assert compared > 50
+            for answer in answers if rubric else ():
+                asked += [GradeQuestion(task, each, answer) for each in rubric.criteria]
+                against = {Scale.EXPLICIT: rubric.criteria[0]}
+                asked += [
+                    ScoreQuestion(task, solver(0, answer), against.get(scale, rubric), scale=scale)
+                    for scale in Scale
+                ]
+            for question in asked:
+                assert plain((await judge.ask(question)).value) == plain((await direct.ask(question)).value)
+                compared += 1
+    assert compared > 200
 
 
-async def test_comparisons_and_scores_agree(documents: list[Document], pack: Pack) -> None:
-    direct = LexicalJudge(documents)
+@pytest.mark.parametrize("verdict", ["written", "token"])
+async def test_the_better_answer_wins_in_both_orders(
+    documents: list[Document], pack: Pack, verdict: str
+) -> None:
     task, source = tasks(documents)[0]
-    rubric = await direct.write_rubric(task, [source])
-    assert rubric is not None
+    rubric = (await LexicalJudge(documents).ask(RubricQuestion(task, [source]))).value
     good, poor = solver(1, source.text), solver(2, "Its emblem is the heron.")
-    for verdict in ("written", "token"):
-        async with over_the_wire(documents, pack, verdict=verdict) as judge:
-            for style in Style:
-                for pair, better in (((good, poor), True), ((poor, good), False)):
-                    outcome = (await judge.compare(task, *pair, style=style, rubric=rubric)).outcome
-                    assert outcome is not None and (outcome.first > outcome.second) is better
-    async with over_the_wire(documents, pack) as judge:
-        assert (await judge.select(task, rubric, [poor, good, poor], 1)).numbers == [1]
-        for scale, against in ((Scale.IMPLICIT, rubric), (Scale.EXPLICIT, rubric.criteria[0])):
-            here = await direct.score(task, solver(0, source.text), against, scale=scale)
-            assert (await judge.score(task, solver(0, source.text), against, scale=scale)).value == here.value
-        served, own = [
-            await asked.score(task, solver(0, source.text), None, scale=Scale.CORRECTNESS)
-            for asked in (judge, direct)
-        ]
-        assert served.value == own.value is not None
-        dimensions = await judge.write_rubric(task, [])
-        assert dimensions is not None and len(dimensions.criteria) == QUERY_CRITERIA
-        expected = await direct.write_rubric(task, [])
-        assert expected is not None
-        assert [each.text for each in expected.criteria] == [each.text for each in dimensions.criteria]
+    async with over_the_wire(documents, pack, verdict=verdict) as judge:
+        for style in Style:
+            for pair, better in (((good, poor), True), ((poor, good), False)):
+                outcome = (await judge.ask(PairQuestion(task, *pair, style=style, rubric=rubric))).value
+                assert outcome is not None and (outcome.first > outcome.second) is better
+        assert (await judge.ask(SelectQuestion(task, rubric, [poor, good, poor], 1))).value == [1]
 
 
 async def test_the_model_is_named_after_the_corpus(documents: list[Document], pack: Pack) -> None:
@@ -144,7 +135,7 @@ async def test_with_a_key_only_those_who_send_it_are_answered(
             with pytest.raises(ConfigError, match=r"401.*an API key is needed.*api_key_env"):
                 await with_models(JudgeConfig(kind="model", endpoint=endpoint))
         known = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url, api_key_env="JUDGE_KEY"))
-        assert (await with_models(known)).endpoints.grade is not None
+        assert (await with_models(known)).endpoints[JudgeRole.GRADE].model
         async with http.post(f"{url}/chat/completions", json={}) as response:
             assert response.status == 401
         # A probe of the cluster sends no key.
@@ -174,20 +165,13 @@ async def test_its_metrics_count_what_it_answered_and_refused_and_need_no_key(
 
 
 async def test_a_prompt_it_cannot_read_is_refused(documents: list[Document], pack: Pack) -> None:
-    bare = pack.model_copy(
-        update={
-            "prompts": tuple(
-                prompt.model_copy(update={"body": "Judge: {{ task }} {{ answer }} {{ criterion }}"})
-                if prompt.role == "grade"
-                else prompt
-                for prompt in pack.prompts
-            )
-        }
-    )
+    body = {"body": "Judge: {{ task }} {{ answer }} {{ criterion }}"}
+    prompts = [each.model_copy(update=body) if each.role == "grade" else each for each in pack.prompts]
+    bare = pack.model_copy(update={"prompts": tuple(prompts)})
     async with over_the_wire(documents, bare) as judge:
         task, source = tasks(documents)[0]
-        rubric = await judge.write_rubric(task, [source])
+        rubric = (await judge.ask(RubricQuestion(task, [source]))).value
         assert rubric is not None
-        verdict = await judge.grade(task, rubric.criteria[0], "An answer.", key=())
+        verdict = (await judge.ask(GradeQuestion(task, rubric.criteria[0], "An answer."))).verdict
 
     assert (verdict.value, verdict.fault) == (None, Fault.REFUSED)

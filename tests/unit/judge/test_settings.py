@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import JudgeConfig, JudgeRole, RunConfig, load_config
-from scope_selfplay.config.judge import RoleEndpointsConfig
-from scope_selfplay.errors import ConfigError, RunMismatchError
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
-from scope_selfplay.progress import Progress
-from scope_selfplay.prompts import PromptRole, load_pack
-from scope_selfplay.prompts.contracts import POLICY_ROLES
-from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.run import open_run
-from scope_selfplay.run_directory import with_judge_prompts
+from scope_selfplay.base.errors import ConfigError, RunMismatchError
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.config.judge import JudgeConfig, JudgeRole
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.prompts.roles import POLICY_ROLES, PromptRole
+from scope_selfplay.run.begin import with_judge_prompts
+from scope_selfplay.run.run import open_run
 from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]
@@ -24,15 +24,10 @@ def test_defaults_are_those_of_table_9() -> None:
     judge = RunConfig().judge
 
     assert judge.kind == "lexical" and judge.verdict == "written"
-    assert (judge.rubric_call.temperature, judge.rubric_call.max_tokens) == (0.0, 8192)
-    assert (judge.grade_call.temperature, judge.grade_call.max_tokens) == (0.6, 16_384)
-    assert judge.failure_budget == 0.02 and judge.patience.retries == 2
-
-
-def test_two_settings_point_a_run_at_an_endpoint() -> None:
-    config = load_config(None, TWO_LINES)
-
-    assert config.judge.endpoint.base_url == "http://127.0.0.1:8001/v1"
+    rubric, grade = judge.calls[JudgeRole.RUBRIC], judge.calls[JudgeRole.GRADE]
+    assert (rubric.temperature, rubric.max_tokens) == (0.0, 8192)
+    assert (grade.temperature, grade.max_tokens) == (0.6, 16_384)
+    assert judge.failure_budget == 0.02 and judge.retries == 2
 
 
 def test_a_model_judge_without_an_endpoint_is_refused() -> None:
@@ -46,14 +41,13 @@ def test_a_model_judge_without_an_endpoint_is_refused() -> None:
         ("judge.endpoint.base_url=http://judge:8000/v1", True),
         ("judge.endpoint.api_key_env=KEY", True),
         ("judge.endpoints.grade.base_url=http://judge:8000/v1", False),
-        ("judge.endpoint.weights=abcdef123456", True),
         ("judge.concurrency=8", True),
-        ("judge.patience.call=30", True),
+        ("judge.patience=30", True),
         ("judge.cache=null", True),
         ("judge.endpoint.model=m1", False),
-        ("judge.endpoint.revision=abc", False),
+        ("judge.endpoint.weights=abcdef123456", False),
         ("judge.verdict=token", False),
-        ("judge.grade_call.temperature=0", False),
+        ("judge.calls.grade.temperature=0", False),
         ("judge.evaluate=[]", True),
         ("judge.evaluate=[{base_url: 'http://judge:8000/v1'}]", False),
     ],
@@ -64,7 +58,7 @@ def test_where_a_judge_runs_is_no_part_of_what_a_run_computes(setting: str, same
 
 def test_every_judge_prompt_of_a_pack_has_a_role_and_every_role_an_endpoint() -> None:
     assert set(ROLE_OF_PROMPT) == set(PromptRole) - POLICY_ROLES
-    assert {role.value for role in JudgeRole} == set(RoleEndpointsConfig.model_fields)
+    assert set(ROLE_OF_PROMPT.values()) == set(JudgeRole)
 
 
 def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from scope_selfplay.dialects import DIALECTS, Dialect
-from scope_selfplay.judge.protocol import View
-from scope_selfplay.judge.shown import shown, without_thoughts
-from scope_selfplay.schemas import Passage, Role, Rollout, Turn
+from scope_selfplay.base.values import Passage, Role, Rollout, Turn
+from scope_selfplay.dialects.families import DIALECTS, Dialect
+from scope_selfplay.judge.fences import View, shown, without_thoughts
 
 FOUND = (Passage(id="p", title="P", text="rain"),)
 

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.judge.endpoint_pool import special_tokens
-from scope_selfplay.judge.special_tokens import tokens_in_files
-from scope_selfplay.untrusted_text import ControlTags, clean
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.text import ControlTags, clean
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.judge.endpoint import special_tokens
+from scope_selfplay.judge.fences import tokens_in_files
+from scope_selfplay.net.serve import serving
 
 TOKENIZER = {
     "added_tokens": [{"id": 7, "content": "<frobnicate~>", "special": True}],

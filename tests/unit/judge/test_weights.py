@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scope_selfplay.config import JudgeConfig, load_config
-from scope_selfplay.errors import ConfigError, RunMismatchError
-from scope_selfplay.inference.chat_server import ServedRequest, chat_app
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.base.errors import ConfigError, RunMismatchError
+from scope_selfplay.config.judge import JudgeConfig, JudgeRole
+from scope_selfplay.config.load import load_config
+from scope_selfplay.judge.endpoint import with_models
+from scope_selfplay.net.serve import ServedRequest, chat_app, serving
 
 EXPECTED = "abcdef123456"
 
@@ -35,7 +35,7 @@ def config_of(url: str, *settings: str) -> JudgeConfig:
 async def test_the_expected_weights_are_taken(model: str, weights: str | None) -> None:
     async with serving(app_of(model, weights)) as url:
         named = await with_models(config_of(url, f"judge.endpoint.weights={EXPECTED}"))
-    assert named.endpoints.grade is not None and named.endpoints.grade.model == model
+    assert named.endpoints[JudgeRole.GRADE].model == model
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ async def test_a_context_is_taken_from_the_endpoint_only_where_it_is_a_number_of
 
     async with serving(Starlette(routes=[Route("/v1/models", models)])) as url:
         named = await with_models(config_of(url))
-    assert named.endpoints.grade is not None and named.endpoints.grade.context == context
+    assert named.endpoints[JudgeRole.GRADE].context == context
 
 
 def test_what_is_not_a_hash_is_refused() -> None:

@@ -2,56 +2,179 @@
 
 import asyncio
 import json
+import random
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from click.testing import CliRunner
+from starlette.testclient import TestClient
 
-from scope_selfplay.cli import cli
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.errors import ConfigError, JudgeError, RecordError
-from scope_selfplay.health.checkup import examine
-from scope_selfplay.health.judging import audit_values
-from scope_selfplay.health.signals import signal_of
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.inspection.judge_checks import check_lines, judge_checks
-from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.noisy import with_noise
-from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.judge_audit.auditing import Audit, audit_judge
-from scope_selfplay.progress import Progress
-from scope_selfplay.store import RunFolder
-from scope_selfplay.store.judge_checks import (
-    AuditReport,
-    AuditWay,
-    JudgementKind,
-    read_asked,
-    read_audit,
+from scope_selfplay.base.errors import ConfigError, JudgeError, RecordError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import (
+    Candidate,
+    CandidateStatus,
+    Comparison,
+    Document,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    Task,
 )
+from scope_selfplay.cli import cli
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.world import (
+    BY_NOUN,
+    FactQuestion,
+    embedded_documents,
+    read_article,
+    write_answer,
+    write_question,
+)
+from scope_selfplay.judge.checks import AuditReport, AuditWay, JudgementKind, read_asked, read_audit
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    Judge,
+    PairQuestion,
+    RubricQuestion,
+    Style,
+    grade_answer,
+)
+from scope_selfplay.judge.rules import LexicalJudge, with_noise
+from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.play.audit import audit_judge
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.report.app import Site, build_app
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.health_answers import audit_values
+from scope_selfplay.report.overview import judge_checks
+from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.report.people import people
+from scope_selfplay.report.rendering import render_report
+from scope_selfplay.report.signals import signal_of
+from scope_selfplay.run.begin import with_judge_prompts
+from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.human import HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.chat_server import FakeServer
-from scope_selfplay.viewer.app import Site, build_app
-from scope_selfplay.viewer.shown_run import ShownRun
-from tests.unit.judge_audit.judged_run import world_of, write_judged_run
+from tests.judges import REPOSITORY
 
-NOISES: dict[str, dict[str, float]] = {
-    "honest": {},
-    "wrong": {"wrong": 0.3},
-    "first": {"first": 0.3},
-    "longer": {"longer": 0.3},
-    "unreadable": {"unreadable": 0.2},
+FINDS: dict[str, tuple[dict[str, float], set[str]]] = {
+    "honest": ({}, set()),
+    "wrong": ({"wrong": 0.3}, {"judge_agreement"}),
+    "first": ({"first": 0.3}, {"position_bias"}),
+    "longer": ({"longer": 0.3}, {"length_bias"}),
+    "unreadable": ({"unreadable": 0.2}, {"judge_unread"}),
 }
-FINDS = {
-    "honest": set(),
-    "wrong": {"judge_agreement"},
-    "first": {"position_bias"},
-    "longer": {"length_bias"},
-    "unreadable": {"judge_unread"},
-}
-"""What an audit of the usual number of calls must warn of, at the least."""
+"""By noise, what an audit of the usual number of calls must warn of, at the least."""
+
+
+class Drawn(NamedTuple):
+    """A task with its document, and what two Solvers answer to it: facts, each right as often as not."""
+
+    task: Task
+    document: Document
+    answers: tuple[Rollout, Rollout]
+
+
+def world_of(config: RunConfig) -> list[Document]:
+    return embedded_documents(config.seed, config.corpus)
+
+
+def write_judged_run(
+    root: Path, config: RunConfig, judge: Judge, *, tasks: int = 60, iterations: Sequence[int] = (1, 2)
+) -> RunFolder:
+    """Gated tasks in every iteration, graded answers of two Solvers, each pair compared once."""
+    folder = RunFolder(root)
+    pack = with_judge_prompts(load_pack(REPOSITORY / "prompts" / config.domain), config.judge)
+    folder.prompts.mkdir(parents=True)
+    for name, text in pack.files().items():
+        write_atomic(folder.prompts / name, text)
+    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json")))
+    documents = world_of(config)
+    write_records(folder.corpus, documents)
+    rng = random.Random(config.seed)
+    for iteration in iterations:
+        drawn = [_drawn(rng, document, iteration) for document in rng.sample(documents, tasks)]
+        asyncio.run(_judge_stage(folder, judge, LexicalJudge(documents), drawn, iteration))
+    return folder
+
+
+def _drawn(rng: random.Random, document: Document, iteration: int) -> Drawn:
+    entity = read_article(document.text)
+    assert entity is not None
+    nouns = tuple(rng.sample(list(BY_NOUN), 3))
+    task = Task(
+        id=f"task-{iteration}-{document.id}",
+        text=write_question(FactQuestion(nouns, (), entity.name)),
+        type="long_form_qa",
+        document_id=document.id,
+    )
+
+    def answer(solver: int) -> Rollout:
+        known = {each: entity.facts[each] for each in nouns}
+        said = {
+            each: known[each] if rng.random() < 0.5 else rng.choice(BY_NOUN[each].values) for each in nouns
+        }
+        return Rollout(
+            id=f"{task.id}-{solver}",
+            role=Role.SOLVER,
+            checkpoint=f"S_{solver}-aa",
+            subject_id=task.id,
+            turns=(),
+            answer=write_answer(entity.name, said),
+        )
+
+    return Drawn(task, document, (answer(iteration - 1), answer(iteration)))
+
+
+async def _judge_stage(
+    folder: RunFolder, judge: Judge, honest: Judge, drawn: Sequence[Drawn], iteration: int
+) -> None:
+    candidates, rollouts, grades = [], [], []
+    comparisons: list[Comparison] = []
+    for task, document, answers in drawn:
+        # Rubrics are the honest ones: one that cannot be written leaves nothing to audit.
+        rubric = (await honest.ask(RubricQuestion(task, [document]))).value
+        assert rubric is not None
+        gates = {
+            gate: (await judge.ask(GateQuestion(task, gate, document))).verdict
+            for gate in (Gate.ENTITY, Gate.SOURCE)
+        }
+        candidates.append(
+            Candidate(
+                id=f"candidate-{task.id}",
+                status=CandidateStatus.ACCEPTED,
+                reason=Reason.ACCEPTED,
+                task=task,
+                gates=gates,
+                rubric=rubric,
+                provenance=Provenance(
+                    run=folder.path.name, iteration=iteration, stage="tasks", document_id=document.id
+                ),
+            )
+        )
+        rollouts += answers
+        for answer in answers:
+            grades.append(await grade_answer(judge, task, rubric, answer, key=(answer.id,)))
+        question = PairQuestion(task, *answers, style=Style.SCORES, rubric=rubric)
+        comparisons.append(question.record(await judge.ask(question)))
+    for stage, records in ((Stage.TASKS, candidates), (Stage.COMPARE, [])):
+        place = folder.stage(iteration, stage)
+        place.path.mkdir(parents=True)
+        write_records(place.candidates, records)
+    write_records(place.rollouts, rollouts)
+    write_records(place.grades, grades)
+    write_records(place.comparisons, comparisons)
 
 
 def config_of(*settings: str) -> RunConfig:
@@ -65,29 +188,26 @@ def noisy_run(root: Path, noise: dict[str, float], **size: Any) -> RunFolder:
 
 
 def audited(folder: RunFolder, sample: int = 600, *settings: str, **audit: Any) -> AuditReport:
-    return audit_judge(folder.path, settings, Audit(sample, **audit), Progress())
+    return audit_judge(folder.path, settings, Progress(), sample=sample, **audit)
 
 
 def warned_of(report: AuditReport) -> set[str]:
     return {name for name, value in audit_values(report).items() if signal_of(name, value).warning}
 
 
-@pytest.mark.parametrize("name", NOISES)
+@pytest.mark.parametrize("name", FINDS)
 def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_one(
     name: str, tmp_path: Path
 ) -> None:
-    folder = noisy_run(tmp_path / "run", NOISES[name])
+    noise, finds = FINDS[name]
+    folder = noisy_run(tmp_path / "run", noise)
     report = audited(folder)
-    assert report.calls <= 600 and warned_of(report) >= FINDS[name], "\n".join(
-        check_lines(judge_checks(folder, None))
-    )
+    assert report.calls <= 600 and warned_of(report) >= finds, str(judge_checks(folder, None))
     if name == "honest":
         assert warned_of(report) == set()
-        shares = [row.agreed for row in report.agreement]
-        assert all(share is not None and share.value == 1.0 for share in shares)
-        assert [share.value for share in (report.position, report.length, report.unread) if share] == [
-            0.0
-        ] * 3
+        assert all(row.agreed is not None and row.agreed.value == 1.0 for row in report.agreement)
+        biases = (report.position, report.length, report.unread)
+        assert [share.value for share in biases if share] == [0.0] * 3
         assert all(drift.change.value == 0.0 for drift in report.drift)
     if name == "first":
         assert report.position is not None and report.position.value == pytest.approx(0.3, abs=0.15)
@@ -95,7 +215,7 @@ def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_on
         assert report.unread is not None and report.unread.value == pytest.approx(0.2, abs=0.05)
     with RunReader(folder.path) as reader:
         warnings = {found.signal for checkup in examine(reader) for found in checkup.warnings}
-    assert warnings >= FINDS[name]
+    assert warnings >= finds
 
 
 def test_an_audit_stays_within_its_calls_shares_them_and_is_the_same_each_time(tmp_path: Path) -> None:
@@ -113,11 +233,8 @@ def test_an_audit_stays_within_its_calls_shares_them_and_is_the_same_each_time(t
     assert audited(folder, 90) == report and (folder.audit / "audit.json").read_bytes() == first
     assert (folder.audit / "asked.jsonl").read_bytes().splitlines(keepends=True)[:50] == lines[:50]
     # More calls ask again what fewer asked, and others.
-    assert (
-        {each.id for each in asked} < {each.id for each in read_asked(folder)}
-        if audited(folder, 240)
-        else False
-    )
+    audited(folder, 240)
+    assert {each.id for each in asked} < {each.id for each in read_asked(folder)}
 
 
 def test_a_judge_that_has_changed_since_the_run_is_found_by_the_answers_that_it_met_then(
@@ -143,7 +260,7 @@ async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_on
     fakes = [FakeServer(lambda request: lexical_reply(honest, request)), FakeServer(says_yes)]
     async with fakes[0].serving() as one, fakes[1].serving() as other:
         own = config_of("judge.kind=model", f"judge.endpoint.base_url={one}")
-        folder = await asyncio.to_thread(write_served_run, tmp_path / "run", own, honest)
+        folder = await asyncio.to_thread(write_judged_run, tmp_path / "run", own, honest, tasks=20)
         elsewhere = load_config(None, ["judge.kind=model", f"judge.endpoint.base_url={other}"]).judge
         report = await asyncio.to_thread(audited, folder, 200, other=elsewhere)
         asked = [len(fake.requests) for fake in fakes]
@@ -158,15 +275,8 @@ async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_on
     assert {each.way for each in read_asked(folder)} == set(AuditWay)
     prompts = [request.prompt for request in fakes[0].requests]
     reworded = [each.kind for each in read_asked(folder) if each.way is AuditWay.REWORDED]
-    assert (
-        sum("fulfils that requirement" in prompt for prompt in prompts)
-        == reworded.count(JudgementKind.GRADE)
-        > 0
-    )
-
-
-def write_served_run(root: Path, config: RunConfig, judge: LexicalJudge) -> RunFolder:
-    return write_judged_run(root, config, judge, tasks=20)
+    asked_so = sum("fulfils that requirement" in prompt for prompt in prompts)
+    assert asked_so == reworded.count(JudgementKind.GRADE) > 0
 
 
 def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: Path) -> None:
@@ -180,10 +290,6 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     assert found["position"]["value"] > 0.3 and len(found["warnings"]) >= 1 and found["calls"] == 300
     stats = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)])
     assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
-    from starlette.testclient import TestClient
-
-    from scope_selfplay.inspection.html_report import render_report
-
     with RunReader(folder.path) as reader:
         assert "<td>what being shown first adds to a win</td>" in render_report(reader)
     with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://127.0.0.1") as client:
@@ -191,9 +297,6 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
 
 
 def test_a_verdict_of_a_person_stands_beside_those_of_the_judge(tmp_path: Path) -> None:
-    from scope_selfplay.inspection.people import people
-    from scope_selfplay.store.human import HumanFolder, HumanVerdict
-
     folder = noisy_run(tmp_path / "run", {}, tasks=10)
     human = HumanFolder(folder)
     with RunReader(folder.path) as reader:
@@ -203,10 +306,10 @@ def test_a_verdict_of_a_person_stands_beside_those_of_the_judge(tmp_path: Path) 
             for row in rows
         ]
         human.add_verdicts(said)
-        checks = {each.name: each for each in judge_checks(folder, people(reader))}
+        checks = judge_checks(folder, people(reader))
     check = checks["agree with people: criteria"]
-    assert check.asked == 8 and 0 < check.value < 1
-    assert f"the judge says yes more often by {1 - check.value:+.3f}" in check.note
+    assert check.items == 8 and 0 < check.value < 1
+    assert f"judge alone yes {8 - round(8 * check.value)}, person alone yes 0" in check.note
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from scope_selfplay.config import load_config
-from scope_selfplay.k8s.check import RunCheck, applied_objects, check_cluster, check_folder
-from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
-from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
+from scope_selfplay.cluster.check import RunCheck, applied_objects, check_cluster, check_folder
+from scope_selfplay.cluster.folder import (
+    RunFolderLayout,
+    copy_shared_parts,
+    packs_needed,
+    run_folder,
+    write_folder,
+)
+from scope_selfplay.cluster.kubectl import Body, Kubectl, kustomize
+from scope_selfplay.config.load import load_config
 
 REPOSITORY = Path(__file__).parents[3]
 QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
@@ -58,6 +64,14 @@ esac
 """
 
 
+def take_as_kubectl(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "bin" / "kubectl"
+    file.parent.mkdir()
+    file.write_text(program)
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{file.parent}:{os.environ['PATH']}")
+
+
 class Answers:
     """What the cluster has; a kind that was never given is one that this user may not list."""
 
@@ -82,15 +96,23 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed: manifests cannot be rendered")
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(_KUBECTL.format(kubectl=kubectl, folder=tmp_path))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    take_as_kubectl(_KUBECTL.format(kubectl=kubectl, folder=tmp_path), tmp_path, monkeypatch)
     found = Answers(tmp_path)
     # The key that the paper-scale runs name.
     found.give_one("secrets", "servers", {"data": {"token": "eA=="}})
     return found
+
+
+def text_of(source: Path, **changes: Any) -> str:
+    """The settings of a run's folder with these changed, as YAML; `cluster__judge` is the one within the group."""
+    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
+    for name, value in changes.items():
+        *way, last = name.split("__")
+        place = run
+        for step in way:
+            place = place.setdefault(step, {})
+        place[last] = value
+    return yaml.safe_dump(run)
 
 
 def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:

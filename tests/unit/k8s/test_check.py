@@ -8,16 +8,23 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from scope_selfplay.base.errors import ConfigError, Finding
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.controller.gangs import jobs_of
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.check import check_folder, config_of, schema_problems
-from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.objects import ManifestProblem, name_of, unpacked
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.plan import make_plan
-from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, rendered, with_components
+from scope_selfplay.cluster.check import check_folder, config_of, schema_problems
+from scope_selfplay.cluster.check_cluster import peak_gpus
+from scope_selfplay.cluster.objects import name_of
+from scope_selfplay.config.load import load_config
+from scope_selfplay.plan.load import make_plan
+from scope_selfplay.plan.size import Assumptions
+from tests.unit.k8s.conftest import (
+    QWEN,
+    REPOSITORY,
+    Answers,
+    cluster_check,
+    rendered,
+    text_of,
+    with_components,
+)
 from tests.unit.k8s.test_check_cluster import enough_but_quota, quota
 
 
@@ -35,26 +42,23 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     assert checked.problems == []
     assert peak_gpus(checked.config)["train-solver"] == 10
     assert any("train-solver 10" in note for note in checked.notes)
-    (gang,) = [body for body in checked.objects if name_of(body) == "JobSet/qwen3-8b-i01-train-solver-a1"]
-    *_, trainer = jobs_of(gang)
+    (trainer,) = [body for body in checked.objects if name_of(body) == "Job/qwen3-8b-i01-train-solver-a1"]
     assert trainer["spec"]["parallelism"] == 2
-    assert gang["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
-    # The controller, four workers and what collects their work, and their four servers.
+    assert trainer["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
+    # The controller, four workers, and their four servers.
     enough_but_quota(answers, quota("pods", "8"))
-    assert "takes 10" in cluster_check(folder).problems[0].message
+    assert "takes 9" in cluster_check(folder).problems[0].what
 
 
-@pytest.mark.parametrize("gang", [False, True])
-def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(gang: bool, tmp_path: Path) -> None:
+def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(tmp_path: Path) -> None:
     """The example of docs/kubernetes.md as it stands there, in a run that enforces Pod Security."""
     page = (REPOSITORY / "docs/kubernetes.md").read_text().partition("### Several nodes\n")[2]
     (example,) = [text for text in re.findall(r"(?:^ {4}.*\n)+", page, re.M) if "NCCL_IB_HCA" in text]
-    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
-    run["cluster"] |= yaml.safe_load(example)["cluster"] | ({"gang": {"queue": "scope"}} if gang else {})
-    components = ("multi-node", "namespace")
-    checked = check_folder(with_components(tmp_path, QWEN, *components, text=yaml.safe_dump(run)))
+    cluster = yaml.safe_load(example)["cluster"]
+    text = text_of(QWEN, **{f"cluster__{name}": value for name, value in cluster.items()})
+    checked = check_folder(with_components(tmp_path, QWEN, "multi-node", "namespace", text=text))
     assert checked.problems == []
-    everything = unpacked(checked.objects)
+    everything = checked.objects
     assert "NetworkPolicy/scope-ranks" in map(name_of, everything)
     # One for each iteration.
     spec, *_ = [
@@ -69,45 +73,6 @@ def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(gang: 
         assert (limits["rdma/hca"], limits["nvidia.com/gpu"]) == ("1", "4")
     annotations = spec["template"]["metadata"]["annotations"]
     assert annotations["k8s.v1.cni.cncf.io/networks"] == "rdma"
-
-
-def test_a_batch_that_the_gpus_of_all_nodes_cannot_share_is_a_problem(tmp_path: Path) -> None:
-    text = (QWEN / "setup" / "run.yaml").read_text()
-    run = yaml.safe_load(text)
-    run["cluster"]["train_solver"] = {"nodes": 3}
-    (problem,) = check_folder(with_components(tmp_path, QWEN, text=yaml.safe_dump(run))).problems
-    assert problem.where == "cluster.train_solver"
-    assert "4 GPUs on each of 3 nodes: 12 processes cannot share a batch of 256" in problem.message
-
-
-@pytest.mark.parametrize(
-    ("found", "says"),
-    [
-        ("nothing", ["cluster.gang: needs JobSet and Kueue"]),
-        ("no queue", ["cluster.gang.queue: names scope, and the namespace has no such LocalQueue"]),
-        ("both", []),
-    ],
-)
-def test_a_gang_needs_job_set_and_its_queue(
-    answers: Answers, tmp_path: Path, found: str, says: list[str]
-) -> None:
-    folder = with_components(tmp_path, QWEN, "kueue")
-    enough_but_quota(answers, quota("pods", "20"))
-    if found == "nothing":
-        # kubectl's words where a cluster has no such kind.
-        answers.refuse("jobsets.jobset.x-k8s.io", 'the server doesn\'t have a resource type "jobsets"')
-    else:
-        answers.give("jobsets")
-    if found == "both":
-        answers.give_one("localqueues", "scope", {"metadata": {"name": "scope"}})
-    problems = [str(problem) for problem in cluster_check(folder).problems]
-    assert [problem[: len(text)] for problem, text in zip(problems, says, strict=True)] == says
-
-
-def test_a_run_whose_name_a_gang_cannot_hold_is_refused(tmp_path: Path) -> None:
-    text = (QWEN / "setup" / "run.yaml").read_text().replace("qwen3-8b", "qwen3-8b-with-a-long-name")
-    (problem,) = check_folder(with_components(tmp_path, QWEN, "kueue", text=text)).problems
-    assert problem.where == "name" and "25 characters; with cluster.gang at most 20" in problem.message
 
 
 PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
@@ -143,7 +108,7 @@ def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
         text = text.replace(f"    {name}: scope-trainer:0.1.0\n", "")
     text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:0.1.0\n")
     found = {
-        problem.where: problem.message
+        problem.where: problem.what
         for problem in check_folder(with_components(tmp_path, QWEN, text=text)).problems
     }
     assert found.keys() == {"cluster.images.trainer", "cluster.images.server"}
@@ -158,21 +123,21 @@ EXTERNAL = {
 
 
 def external_text(port: str = "", engine: dict[str, str] | None = None) -> str:
-    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
-    run["judge"]["endpoint"]["base_url"] = f"https://judge.example{port}/v1"
-    run |= {"search": {"url": EXTERNAL["search.url"]}}
-    run["cluster"]["judge"] = {"serve": False}
-    # A run that searches another engine starts no retriever.
-    run["cluster"]["retriever"] = {} if engine else {"serve": False}
-    if engine:
-        run["search"] |= {"api_key_env": "VLLM_API_KEY", "engine": engine}
-    return yaml.safe_dump(run)
+    search = {"url": EXTERNAL["search.url"]}
+    return text_of(
+        QWEN,
+        judge__endpoint__base_url=f"https://judge.example{port}/v1",
+        search=search | {"api_key_env": "VLLM_API_KEY", "engine": engine} if engine else search,
+        cluster__judge={"serve": False},
+        # A run that searches another engine starts no retriever.
+        cluster__retriever={} if engine else {"serve": False},
+    )
 
 
 @pytest.mark.parametrize("engine", [None, {"name": "elasticsearch", "index": "wiki"}])
 def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path, engine: dict[str, str] | None) -> None:
     folder = with_components(tmp_path / "without", QWEN, text=external_text(engine=engine))
-    found = {problem.where: problem.message for problem in check_folder(folder).problems}
+    found = {problem.where: problem.what for problem in check_folder(folder).problems}
     assert found.keys() == EXTERNAL.keys()
     for where, message in found.items():
         assert EXTERNAL[where] in message and "lets trainer and worker out to port 443" in message
@@ -180,58 +145,57 @@ def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path, engine: d
     assert check_folder(folder).problems == []
     folder = with_components(tmp_path / "port", QWEN, "external-servers", text=external_text(":8443"))
     (problem,) = check_folder(folder).problems
-    assert problem.where == "judge.endpoint.base_url" and "out to port 8443" in problem.message
+    assert problem.where == "judge.endpoint.base_url" and "out to port 8443" in problem.what
 
 
 ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
 
 
-def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[ManifestProblem]:
-    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
-    for key, value in change.items():
-        place = run
-        *way, last = key.split(".")
-        for step in way:
-            place = place[step]
-        place[last] = value
-    return check_folder(with_components(top, source, *components, text=yaml.safe_dump(run))).problems
+def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[Finding]:
+    return check_folder(with_components(top, source, *components, text=text_of(source, **change))).problems
 
 
 @pytest.mark.parametrize(
     ("source", "change", "where", "message"),
     [
         (QWEN, {"name": "1run"}, "name", "is '1run'; on a cluster a run's id begins with a letter"),
-        (ONE_GPU, {"cluster.judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
+        (ONE_GPU, {"cluster__judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
         (
             ONE_GPU,
-            {"cluster.train_solver": {"gpus": 0}},
+            {"cluster__train_solver": {"gpus": 0}},
             "cluster.train_solver",
             "has no GPU, and model.engine vllm_colocated samples on the trainer's",
         ),
+        (
+            QWEN,
+            {"cluster__train_solver": {"nodes": 3}},
+            "cluster.train_solver",
+            "4 GPUs on each of 3 nodes: 12 processes cannot share a batch of 256",
+        ),
     ],
-    ids=["name", "judge", "engine"],
+    ids=["name", "judge", "engine", "batch"],
 )
 def test_what_no_cluster_can_do_is_one_problem(
     source: Path, change: dict[str, Any], where: str, message: str, tmp_path: Path
 ) -> None:
     assert problems_of(tmp_path / "before", source, {}) == []
     (problem,) = problems_of(tmp_path / "after", source, change)
-    assert problem.where == where and message in problem.message
+    assert problem.where == where and message in problem.what
 
 
 def test_several_gpus_do_not_sample_in_process(tmp_path: Path) -> None:
-    found = problems_of(tmp_path, QWEN, {"model.engine": "in_process"})
+    found = problems_of(tmp_path, QWEN, {"model__engine": "in_process"})
     assert [problem.where for problem in found] == ["cluster.train_solver", "cluster.train_challenger"]
-    assert "each of 4 GPUs holds a share" in found[0].message
-    assert all("set model.engine: vllm_colocated" in problem.message for problem in found)
+    assert "each of 4 GPUs holds a share" in found[0].what
+    assert all("set model.engine: vllm_colocated" in problem.what for problem in found)
 
 
 def test_a_quota_in_the_folder_is_compared_with_what_the_other_components_take(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "eight", QWEN, {}, "eight-gpus", "quota") == []
     (problem,) = problems_of(tmp_path / "more", QWEN, {}, "multi-node", "quota")
     assert problem.where == "ResourceQuota/scope"
-    assert "allows 8 requests.nvidia.com/gpu" in problem.message
-    assert problem.message.endswith("the stage train-solver takes 10")
+    assert "allows 8 requests.nvidia.com/gpu" in problem.what
+    assert problem.what.endswith("the stage train-solver takes 10")
 
 
 def test_show_prints_every_object_that_a_run_will_create() -> None:

@@ -5,18 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.check_rules import rule_problems
+from scope_selfplay.cluster.check_pods import reference_problems
+from scope_selfplay.cluster.check_rules import rule_problems
 from tests.unit.k8s.planted import PLANTED, Objects, tiny_objects
 
 
-@pytest.fixture(scope="module")
-def objects() -> Objects:
-    return tiny_objects()
-
-
-def test_a_run_of_the_repository_breaks_no_rule(objects: Objects) -> None:
-    assert rule_problems(objects) == []
+def test_a_run_of_the_repository_breaks_no_rule() -> None:
+    assert rule_problems(tiny_objects()) == []
 
 
 @pytest.mark.parametrize(("fault", "message"), PLANTED.values(), ids=PLANTED)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from jobs.run_controller import exit_code_of
-from scope_selfplay.errors import ExitCode
-from scope_selfplay.k8s.check import VERSIONS, schema_problems
-from scope_selfplay.k8s.check_version import OLDEST, is_older, version_notes
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.cluster.check import VERSIONS, schema_problems
+from scope_selfplay.cluster.check_cluster import OLDEST, is_older, version_notes
 from tests.unit.k8s.conftest import QWEN, RUNS, Answers, cluster_check, rendered, with_components
 from tests.unit.k8s.test_check_cluster import enough_but_quota
 
@@ -67,8 +67,8 @@ def test_a_server_too_old_for_a_run_is_named_with_what_to_do(
     answers.run_version(version)
     enough_but_quota(answers)
     found = cluster_check(with_components(tmp_path / "run", QWEN, *components))
-    assert found.problems == [each for each in found.problems if version in each.message]
-    assert sorted({each.message.split()[1].strip(",") for each in found.problems}) == lacks
+    assert found.problems == [each for each in found.problems if version in each.what]
+    assert sorted({each.what.split()[1].strip(",") for each in found.problems}) == lacks
     told = [note for note in found.notes if version in note]
     assert len(told) == is_older(version)
 

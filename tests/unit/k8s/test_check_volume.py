@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.k8s.doctor import examine
-from scope_selfplay.k8s.kubectl import Kubectl
+from scope_selfplay.base.errors import State
+from scope_selfplay.cluster.commands import examine
+from scope_selfplay.cluster.kubectl import Kubectl
 from tests.unit.k8s.conftest import QWEN, Answers, cluster_check
 
 
@@ -19,7 +20,7 @@ def claim_problems_of(answers: Answers, *volumes: dict[str, Any]) -> list[str]:
     answers.give("storageclasses")
     answers.give("persistentvolumes", *volumes)
     found = cluster_check(QWEN).problems
-    return [each.message for each in found if each.where == "PersistentVolumeClaim/scope-data"]
+    return [each.what for each in found if each.where == "PersistentVolumeClaim/scope-data"]
 
 
 @pytest.mark.parametrize(
@@ -44,18 +45,18 @@ def test_a_volume_that_waits_for_the_claim_needs_no_storage_class(
 
 def test_who_may_not_see_volumes_is_asked_for_a_class(answers: Answers) -> None:
     answers.give("storageclasses")
-    (problem,) = [each for each in cluster_check(QWEN).problems if "StorageClass" in each.message]
-    assert "make a PersistentVolume for it" in problem.message
+    (problem,) = [each for each in cluster_check(QWEN).problems if "StorageClass" in each.what]
+    assert "make a PersistentVolume for it" in problem.what
 
 
 def test_a_doctor_names_the_volume_that_waits_for_the_claim(answers: Answers) -> None:
     answers.give("storageclasses")
     answers.give("persistentvolumes", volume("others", claim="their-data"))
-    (finding,) = [each for each in examine(Kubectl()) if each.what == "storage"]
-    assert not finding.ok and finding.found == "no StorageClass"
+    (finding,) = [each for each in examine(Kubectl()) if each.where == "storage"]
+    assert finding.state is State.WARNING and finding.what == "no StorageClass"
     answers.give("persistentvolumes", volume("kept"))
-    (finding,) = [each for each in examine(Kubectl()) if each.what == "storage"]
-    assert finding.ok and finding.found == "the PersistentVolume kept waits for scope-data"
+    (finding,) = [each for each in examine(Kubectl()) if each.where == "storage"]
+    assert finding.state is State.OK and finding.what == "the PersistentVolume kept waits for scope-data"
 
 
 def probe(line: str, code: int, at: str) -> dict[str, Any]:
@@ -72,11 +73,11 @@ def test_check_and_doctor_tell_what_the_newest_probe_has_shown(answers: Answers)
     answers.give("pods", probe(lacks, 0, "2026-01-02T00:00:00Z"), probe("older", 64, "2026-01-01T00:00:00Z"))
     checked = cluster_check(QWEN)
     assert lacks in checked.notes and "the volume" not in [each.where for each in checked.problems]
-    (finding,) = [each for each in examine(Kubectl()) if each.what == "volume"]
-    assert finding.ok and finding.found == lacks
+    (finding,) = [each for each in examine(Kubectl()) if each.where == "volume"]
+    assert finding.state is State.OK and finding.what == lacks
 
     broken = "/data: the volume cannot write (Read-only file system): no run can work on it"
     answers.give("pods", probe(lacks, 0, "2026-01-02T00:00:00Z"), probe(broken, 64, "2026-01-03T00:00:00Z"))
-    assert [each.message for each in cluster_check(QWEN).problems if each.where == "the volume"] == [broken]
-    (finding,) = [each for each in examine(Kubectl()) if each.what == "volume"]
-    assert not finding.ok
+    assert [each.what for each in cluster_check(QWEN).problems if each.where == "the volume"] == [broken]
+    (finding,) = [each for each in examine(Kubectl()) if each.where == "volume"]
+    assert finding.state is State.WARNING

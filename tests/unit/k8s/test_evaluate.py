@@ -7,12 +7,11 @@ from typing import Any
 import click
 import yaml
 
-from scope_selfplay.benchmarking.cli import evaluate
-from scope_selfplay.config import load_config
-from scope_selfplay.k8s.check import schema_problems
-from scope_selfplay.k8s.evaluate import evaluate_arguments, evaluate_files
-from scope_selfplay.k8s.objects import allows, pods_of
-from scope_selfplay.k8s.patches import RunFolderLayout
+from scope_selfplay.cluster.check import schema_problems
+from scope_selfplay.cluster.folder import RunFolderLayout, run_folder
+from scope_selfplay.cluster.objects import allows, pods_of
+from scope_selfplay.config.load import load_config
+from scope_selfplay.evaluation.commands import evaluate
 from tests.unit.k8s.test_prepare import rendered, rendered_run
 
 EVALUATE = {
@@ -61,8 +60,6 @@ def test_it_may_reach_judge_and_retriever_and_fits_the_schemas(tmp_path: Path) -
 
 
 def test_a_run_that_names_no_checkpoints_has_no_such_folder() -> None:
-    assert evaluate_files(load_config(None, []), RunFolderLayout()) == {}
+    assert not any("evaluate" in name for name in run_folder(load_config(None, []), "", RunFolderLayout()))
     config = load_config(None, [f"cluster.evaluate={yaml.safe_dump(EVALUATE, default_flow_style=True)}"])
     assert config.hash == load_config(None, []).hash
-    assert config.cluster.evaluate is not None
-    assert evaluate_arguments(config, config.cluster.evaluate)[0] == "/data/runs/demo:S_2"

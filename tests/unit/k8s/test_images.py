@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from scope_selfplay import __version__
-from scope_selfplay.config import load_config
+from scope_selfplay.cluster.check import applied_objects, check_folder, config_of, packs_of
+from scope_selfplay.cluster.objects import planned_objects, pods_of
 from scope_selfplay.config.cluster import ImagesConfig
-from scope_selfplay.k8s.check import applied_objects, check_folder, config_of, packs_of
-from scope_selfplay.k8s.objects import planned_objects, pods_of
+from scope_selfplay.config.load import load_config
 from tests.unit.k8s.conftest import QWEN, with_components
 
 REPOSITORY = Path(__file__).parents[3]
@@ -103,7 +103,7 @@ def test_the_slim_image_neither_trains_nor_serves(tmp_path: Path, name: str, use
         changed = with_components(tmp_path / top, run, text=text.replace(built("local"), worker))
         (problem,) = check_folder(changed).problems
         assert problem.where == "cluster.images.worker"
-        assert f"is {worker}, the slim image, which has no torch for {users};" in problem.message
+        assert f"is {worker}, the slim image, which has no torch for {users};" in problem.what
 
 
 def test_the_workflow_publishes_every_image_under_the_name_that_make_gives_it() -> None:

@@ -1,17 +1,16 @@
 """The reason of a failing kubectl, as one line for a person."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import ConfigError, OutsideError
-from scope_selfplay.k8s.kubectl import Kubectl
-from tests.unit.k8s.conftest import REPOSITORY
+from scope_selfplay.cluster.kubectl import Kubectl
+from tests.unit.k8s.conftest import REPOSITORY, take_as_kubectl
 
 TINY = REPOSITORY / "k8s/runs/tiny"
 NOISE = (
@@ -21,20 +20,13 @@ NOISE = (
 REFUSED = "The connection to the server localhost:8080 was refused"
 
 
-def scope(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["k8s", *words])
-
-
-@pytest.fixture
-def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No context at all; the rest is the real kubectl."""
+def test_without_a_cluster_every_command_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real kubectl, with no context at all."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed: nothing reports what is wrong")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-
-
-@pytest.mark.usefixtures("no_cluster")
-def test_without_a_cluster_every_command_says_so_in_one_line() -> None:
     cluster = Kubectl()
     questions: list[Callable[[], object]] = [
         lambda: cluster.objects("jobs"),
@@ -48,18 +40,14 @@ def test_without_a_cluster_every_command_says_so_in_one_line() -> None:
         assert str(raised.value) == (
             f"the cluster does not answer: {REFUSED}; see `kubectl config get-contexts` and `kubectl cluster-info`"
         )
-    done = scope("doctor")
+    done = CliRunner().invoke(cli, ["k8s", "doctor"])
     assert "the cluster does not answer" in done.stdout and "memcache" not in done.output
 
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kubectl that prints what this file holds, and fails."""
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    take_as_kubectl(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n", tmp_path, monkeypatch)
     return tmp_path / "said"
 
 

@@ -7,10 +7,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.prepare import manual_steps, model_downloads, prepare_parts
+from scope_selfplay.cluster.prepare import downloads, manual_steps, prepare_jobs
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
 from tests.unit.k8s.conftest import rendered
 
 PAPER = {
@@ -44,8 +45,8 @@ def rendered_run(top: Path, *components: str, **cluster: Any) -> Path:
 
 def jobs_below(folder: Path) -> dict[str, dict[str, Any]]:
     """Pod specs of the Jobs that prepare and evaluate the run, and of its controller."""
-    parts = sorted(each.parent for each in folder.glob("prepare/*/kustomization.yaml"))
-    folders = [folder, *parts, *folder.glob("evaluate")]
+    parts = [folder, *(folder / part for part in ("prepare", "prepare/warm-start", "evaluate"))]
+    folders = [each for each in parts if each.is_dir()]
     return {
         body["metadata"]["name"]: body["spec"]["template"]["spec"]
         for each in folders
@@ -115,12 +116,9 @@ def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
 
 def test_deleting_a_job_that_prepares_deletes_no_data(tmp_path: Path) -> None:
     folder = rendered_run(tmp_path, "single-node", "namespace")
-    for part in ("models", "index"):
-        bodies = rendered(folder / "prepare" / part)
-        assert {body["kind"] for body in bodies} == {"Job"}
-        assert {body["metadata"]["namespace"] for body in bodies} == {"scope"}
+    bodies = rendered(folder / "prepare")
+    assert {(body["kind"], body["metadata"]["namespace"]) for body in bodies} == {("Job", "scope")}
     first = rendered(folder / "shared")
-    assert {(body["kind"], body["metadata"]["name"]) for body in first} >= {("Namespace", "scope")}
     assert {body["metadata"].get("namespace", "scope") for body in first} == {"scope"}
 
 
@@ -132,10 +130,11 @@ def test_a_run_in_tiny_mode_needs_nothing_on_the_volume(tmp_path: Path) -> None:
 
 def test_what_no_job_brings_is_said() -> None:
     named = config_of(prepare={"model": "team/m0@abc", "judge": "team/j"}, judge={"model": "/data/models/j"})
-    assert [each.part for each in model_downloads(named)] == ["model", "judge", "encoder"]
+    assert [*downloads(named)] == ["model", "judge", "encoder"]
     assert list(manual_steps(named)) == [COPY_CORPUS]
     loose = config_of(prepare={"encoder": None, "index": []}, judge={"model": "/data/models/j"})
-    assert prepare_parts(loose) == ["volume", "index"]
+    (jobs,) = prepare_jobs(loose).values()
+    assert [body["metadata"]["name"] for body in jobs] == ["r1-probe-volume", "r1-build-index"]
     assert list(manual_steps(loose)) == [
         "copy the model to /data/models/m0, or name its repository: cluster.prepare.model",
         "copy the model to /data/models/j, or name its repository: cluster.prepare.judge",
@@ -150,11 +149,6 @@ def test_a_commit_behind_a_model_is_fetched(tmp_path: Path) -> None:
     assert jobs["r1-fetch-model"]["containers"][0]["args"] == [
         *("--model", "team/m0", "--folder", "/data/models/m0", "--revision", "abc")
     ]
-
-
-def job_named(folder: Path, name: str) -> dict[str, Any]:
-    (found,) = [body for body in rendered(folder) if body["metadata"]["name"] == name]
-    return found
 
 
 def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(tmp_path: Path) -> None:
@@ -180,12 +174,12 @@ def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(
 def test_an_index_encoded_on_a_gpu_has_the_trainers_image_and_one_on_cpus_has_none(tmp_path: Path) -> None:
     images = {"worker": "w:1", "trainer": "t:1", "server": "t:1"}
     for gpus, image in ((1, "t:1"), (0, "w:1")):
-        prepare = {"model": "team/m0", "index_job": {"gpus": gpus, "memory": "96Gi"}}
+        prepare = {"model": "team/m0", "index_job": {"gpus": gpus}}
         folder = rendered_run(tmp_path / str(gpus), prepare=prepare, images=images)
-        pod = job_named(folder / "prepare" / "index", "r1-build-index")["spec"]["template"]["spec"]
+        pod = jobs_below(folder)["r1-build-index"]
         (container,) = pod["containers"]
         assert container["image"] == image and ("--device" in container["args"]) == bool(gpus)
-        limits = {"cpu": "16", "memory": "96Gi", **({"nvidia.com/gpu": "1"} if gpus else {})}
+        limits = {"cpu": "16", "memory": "64Gi", **({"nvidia.com/gpu": "1"} if gpus else {})}
         assert container["resources"] == {"requests": limits, "limits": limits}
         tolerated = [each["key"] for each in pod.get("tolerations", [])]
         assert tolerated == (["nvidia.com/gpu"] if gpus else [])
@@ -196,8 +190,3 @@ def test_what_prepares_has_no_deadline_after_which_its_work_would_wait_for_a_per
     for body in rendered(folder / "prepare"):
         assert "activeDeadlineSeconds" not in body["spec"], body["metadata"]["name"]
         assert body["spec"]["backoffLimit"] >= 30 or "probe" in body["metadata"]["name"]
-
-
-def test_the_config_is_beside_the_run_as_a_link(tmp_path: Path) -> None:
-    folder = rendered_run(tmp_path)
-    assert (folder / "run.yaml").resolve() == (folder / "setup" / "run.yaml").resolve()

@@ -6,71 +6,26 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import name_of, pods_of
-from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
-from scope_selfplay.k8s.quantities import amount
-from scope_selfplay.k8s.render import components_of, copy_shared_parts, run_folder, write_folder
+from scope_selfplay.cluster.folder import (
+    components_of,
+    write_folder,
+)
+from scope_selfplay.cluster.objects import name_of, pods_of
+from scope_selfplay.config.cluster import amount
 from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
+
+TINY = REPOSITORY / "k8s/runs/tiny"
 
 
 @pytest.mark.parametrize("name", ["1e3", "0x1f", "on", "y"])
 def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Path) -> None:
     text = f"name: '{name}'\ndomain: embedded\niterations: 1\n"
-    (tmp_path / "run.yaml").write_text(text)
-    config = load_config(tmp_path / "run.yaml")
-    copy_shared_parts(tmp_path, ["embedded"])
-    folder = tmp_path / "k8s" / "runs" / name
-    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
-    objects = rendered(folder)
+    objects = rendered(with_components(tmp_path, TINY, text=text))
     (job,) = [body for body in objects if body["kind"] == "Job"]
     assert job["metadata"]["labels"]["scope/run"] == name
     assert job["metadata"]["name"] == f"{name}-controller"
-
-
-def test_where_things_run_reaches_the_controllers_pod(tmp_path: Path) -> None:
-    text = """
-name: r1
-domain: embedded
-iterations: 1
-cluster:
-  images: {worker: "registry.example:5000/team/scope:1.2@sha256:%s"}
-  volume_claim: shared
-  user: 12345
-  node_selector: {pool: cpu}
-  tolerations: [{key: spot, effect: NoSchedule}]
-  priority_class: low
-  pull_secret: registry
-  volumes: [{name: extra-ca, path: /etc/company, source: {configMap: {name: company-ca}}}]
-""" % ("0" * 64)
-    (tmp_path / "run.yaml").write_text(text)
-    config = load_config(tmp_path / "run.yaml")
-    copy_shared_parts(tmp_path, ["embedded"])
-    folder = tmp_path / "k8s/runs/r1"
-    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
-    objects = rendered(folder)
-    shared = rendered(folder / "shared")
-    assert not [body for body in shared if body["kind"] == "PersistentVolumeClaim"]
-    (job,) = [body for body in objects if body["kind"] == "Job"]
-    pod = job["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == f"registry.example:5000/team/scope:1.2@sha256:{'0' * 64}"
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared"
-    assert pod["securityContext"]["runAsUser"] == 12345 and pod["nodeSelector"] == {"pool": "cpu"}
-    assert pod["tolerations"] == [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]
-    assert {"name": "extra-ca", "configMap": {"name": "company-ca"}} in pod["volumes"]
-    mount = {"name": "extra-ca", "mountPath": "/etc/company", "readOnly": True}
-    assert mount in pod["containers"][0]["volumeMounts"]
-    assert pod["priorityClassName"] == "low" and pod["imagePullSecrets"] == [{"name": "registry"}]
-    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}
-    assert [
-        each
-        for each in reference_problems([*shared, *objects, claim])
-        if "podSelector" not in each.message and "rule" not in each.message
-    ] == []
 
 
 def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) -> None:
@@ -90,10 +45,10 @@ def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) 
             },
         }
     )
-    folder = with_components(tmp_path, REPOSITORY / "k8s/runs/tiny", "older-kubernetes", text=text)
-    parts = (folder, folder / "prepare" / "models", folder / "prepare" / "index")
+    folder = with_components(tmp_path, TINY, "older-kubernetes", text=text)
+    parts = (folder, folder / "prepare")
     found = pods_of(body for part in parts for body in rendered(part))
-    assert len(found) == 4
+    assert len(found) == 5
     for pods in found:
         (container,) = pods.containers
         assert environment[0] in container["env"] and len(container["env"]) > 1, pods.owner
@@ -118,28 +73,9 @@ def test_a_folder_that_does_not_render_says_why(tmp_path: Path) -> None:
         rendered(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("image", "parts"),
-    [
-        ("scope", {"newName": "scope"}),
-        ("scope:1", {"newName": "scope", "newTag": "1"}),
-        ("host:5000/a/scope", {"newName": "host:5000/a/scope"}),
-        (
-            "host:5000/a/scope:1@sha256:00",
-            {"newName": "host:5000/a/scope", "newTag": "1", "digest": "sha256:00"},
-        ),
-    ],
-)
-def test_an_image_is_taken_apart(image: str, parts: dict[str, str]) -> None:
-    assert image_parts(image) == parts
-
-
 def test_quantities_are_numbers() -> None:
     assert [amount(each) for each in ("500m", "2", 8, "1Gi", "1k", "2Pi")] == [0.5, 2, 8, 2**30, 1000, 2**51]
-
-
-def test_every_stage_of_the_paper_peaks_at_six_gpus() -> None:
-    assert set(peak_gpus(load_config(None)).values()) == {4, 6}
+    assert [amount(each) for each in ("512Mi", "1Ti", "2G", "1073741824")] == [2**29, 2**40, 2e9, 2**30]
 
 
 def render(*words: object) -> Result:
@@ -161,6 +97,7 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
     assert yaml.safe_load(setup.read_text())["components"] == ["../own", *shipped]
     render(run, "--force", "--component", "quota")
     assert components_of(folder) == ["quota"]
+    assert (folder / "run.yaml").resolve() == run.resolve()
 
 
 def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_path: Path) -> None:
@@ -169,7 +106,7 @@ def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_p
     found: dict[str, set[str]] = {}
     for name in ("r1", "r2"):
         text = f"name: {name}\ndomain: embedded\niterations: 1\n"
-        folder = with_components(tmp_path / name, REPOSITORY / "k8s/runs/tiny", *components, text=text)
+        folder = with_components(tmp_path / name, TINY, *components, text=text)
         found[name] = {name_of(body) for body in rendered(folder)}
         assert found[name] == {
             f"Job/{name}-controller",

@@ -2,8 +2,8 @@
 
 import yaml
 
-from scope_selfplay.controller.api import VERBS
-from scope_selfplay.k8s.render import shipped_kustomize
+from scope_selfplay.cluster.folder import shipped_kustomize
+from scope_selfplay.driver.api import VERBS
 
 
 def test_the_role_grants_the_verbs_that_the_controller_uses_and_no_other() -> None:

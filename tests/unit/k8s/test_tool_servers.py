@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scope_selfplay.k8s.check import check_folder
-from tests.unit.k8s.conftest import QWEN, with_components
+from scope_selfplay.cluster.check import check_folder
+from tests.unit.k8s.conftest import QWEN, text_of, with_components
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the folders")
 
@@ -41,20 +41,17 @@ FLIGHTS: list[dict[str, Any]] = [
 ]
 
 
-def text(url: str) -> str:
-    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
-    return yaml.safe_dump({**run, "tools": ["open", {"mcp": {"url": url}}]})
-
-
 def problems(top: Path, url: str, *components: str, with_server: bool = True) -> list[str]:
-    folder = with_components(top, QWEN, *components, text=text(url))
+    folder = with_components(
+        top, QWEN, *components, text=text_of(QWEN, tools=["open", {"mcp": {"url": url}}])
+    )
     if with_server:
         (folder / "flights.yaml").write_text(yaml.safe_dump_all(FLIGHTS))
         kustomization = folder / "kustomization.yaml"
         own = yaml.safe_load(kustomization.read_text())
-        own["resources"] = [*own["resources"], "flights.yaml"]
+        own["resources"] = ["flights.yaml"]
         kustomization.write_text(yaml.safe_dump(own))
-    return [f"{problem.where}: {problem.message}" for problem in check_folder(folder).problems]
+    return [f"{problem.where}: {problem.what}" for problem in check_folder(folder).problems]
 
 
 def test_trainers_and_workers_reach_the_tools_of_the_run(tmp_path: Path) -> None:
@@ -63,20 +60,12 @@ def test_trainers_and_workers_reach_the_tools_of_the_run(tmp_path: Path) -> None
 
 def test_without_the_component_each_side_that_is_closed_is_named(tmp_path: Path) -> None:
     found = problems(tmp_path, "http://flights/mcp")
-    assert any(
-        "may not call Deployment/flights: no NetworkPolicy lets it out to port 9000" in each for each in found
-    )
+    said = "may not call Deployment/flights: no NetworkPolicy lets it out to port 9000"
+    assert any(said in each for each in found)
 
 
 def test_tools_outside_need_a_way_out(tmp_path: Path) -> None:
     (found,) = problems(tmp_path / "a", "https://maps.example/mcp", with_server=False)
-    assert (
-        found.startswith("tools.1.mcp.url: names https://maps.example/mcp") and "trainer and worker" in found
-    )
+    assert found.startswith("tools.1.mcp.url: names https://maps.example/mcp")
+    assert "trainer and worker" in found
     assert problems(tmp_path / "b", "https://maps.example/mcp", "external-servers", with_server=False) == []
-
-
-def test_the_component_without_pods_is_a_policy_that_selects_nothing(tmp_path: Path) -> None:
-    assert problems(
-        tmp_path, "https://maps.example/mcp", "tool-servers", "external-servers", with_server=False
-    )

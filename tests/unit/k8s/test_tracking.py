@@ -4,25 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from scope_selfplay.k8s.check import check_folder
-from scope_selfplay.k8s.objects import name_of, planned_objects, pods_of
-from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, with_components
+from scope_selfplay.cluster.check import check_folder
+from scope_selfplay.cluster.objects import name_of, planned_objects, pods_of
+from tests.unit.k8s.conftest import QWEN, Answers, cluster_check, text_of, with_components
 
-KEYED = {"tracking_secret": "wandb"}
+KEYED = {"cluster__tracking_secret": "wandb"}
 
 
-def text_with(*trackers: str, **cluster: Any) -> str:
-    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
-    run["tracking"] = {"report_to": list(trackers)}
-    run["cluster"] |= cluster
-    return yaml.safe_dump(run)
+def text_with(*trackers: str, **changes: Any) -> str:
+    return text_of(QWEN, tracking={"report_to": list(trackers)}, **changes)
 
 
 def problems(top: Path, text: str, *components: str) -> dict[str, str]:
     found = check_folder(with_components(top, QWEN, *components, text=text)).problems
-    return {problem.where: problem.message for problem in found}
+    return {problem.where: problem.what for problem in found}
 
 
 def test_nobody_but_trainers_gets_the_secret_and_without_one_nothing_changes(tmp_path: Path) -> None:
@@ -35,13 +31,8 @@ def test_nobody_but_trainers_gets_the_secret_and_without_one_nothing_changes(tmp
     }
     holders = {owner for owner, found in sources.items() if found == [{"secretRef": {"name": "wandb"}}]}
     assert holders == {owner for owner in sources if "-train-" in owner} and holders
-    assert all(
-        "envFrom" not in container for pods in pods_of(planned_qwen()) for container in pods.containers
-    )
-
-
-def planned_qwen() -> list[dict[str, Any]]:
-    return list(planned_objects(check_folder(QWEN).config, ["wikipedia"]))
+    planned = planned_objects(check_folder(QWEN).config, ["wikipedia"])
+    assert all("envFrom" not in container for pods in pods_of(planned) for container in pods.containers)
 
 
 def test_the_way_out_is_the_trainers_alone_and_shared_by_the_runs_of_a_namespace(tmp_path: Path) -> None:
@@ -81,17 +72,17 @@ def test_trackers_that_stay_inside_need_no_way_out(
 ) -> None:
     env = [{"name": name, "value": value} for name, value in variables.items()]
     pod = {"spec": {"containers": [{"name": "main", "env": env}]}}
-    assert problems(tmp_path, text_with(tracker, pod=pod)) == {}
+    assert problems(tmp_path, text_with(tracker, cluster__pod=pod)) == {}
 
 
 def test_a_secret_that_the_namespace_lacks_or_whose_key_is_another_is_found_there(
     answers: Answers, tmp_path: Path
 ) -> None:
     answers.give("resourcequotas")
-    text = text_with("wandb", key_secret="servers", **KEYED)
+    text = text_with("wandb", cluster__key_secret="servers", **KEYED)
     folder = with_components(tmp_path / "run", QWEN, "tracking", text=text)
     answers.give_one("secrets", "servers", {"data": {"key": "eA=="}})
-    found = {problem.where: problem.message for problem in cluster_check(folder).problems}
+    found = {problem.where: problem.what for problem in cluster_check(folder).problems}
     assert found == {
         "cluster.key_secret": (
             "names the Secret servers, which has no key token; delete it, then kubectl create secret generic servers "
@@ -105,8 +96,3 @@ def test_a_secret_that_the_namespace_lacks_or_whose_key_is_another_is_found_ther
     answers.give_one("secrets", "servers", {"data": {"token": "eA=="}})
     answers.give_one("secrets", "wandb", {"data": {"WANDB_API_KEY": "eA=="}})
     assert cluster_check(folder).problems == []
-
-
-def test_an_image_takes_trackers_within_the_lock() -> None:
-    text = (REPOSITORY / "k8s" / "images" / "trainer.Dockerfile").read_text()
-    assert 'lock.txt ".[train,math,mcp,retrieval]" ${TRACKERS} ' in text and "ARG TRACKERS=\n" in text

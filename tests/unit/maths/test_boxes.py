@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.maths.boxed_answers import DEEPEST, LONGEST, BoxedVerifier, boxed_reward, last_box
+from scope_selfplay.rewards.verify import DEEPEST, LONGEST, BoxedVerifier, boxed_reward, last_box
 from tests.text_work import characters_visited
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import load_config
+from scope_selfplay.base.values import Truncation
+from scope_selfplay.config.judge import JudgeRole
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.rewards import LiveReward
-from scope_selfplay.schemas import Truncation
 from scope_selfplay.training.loss import loss_of
 
 RUN_FILE = Path(__file__).parents[3] / "k8s" / "runs" / "reasoning-arena" / "run.yaml"
@@ -43,7 +44,7 @@ def test_the_judge_has_a_window_of_32768_tokens_in_which_two_traces_and_its_verd
     judge = CONFIG.judge
     assert judge.endpoint.context == 32_768
     # Three characters a token, which is few for mathematics, and a thousand tokens of prompt.
-    assert judge.max_chars / 3 + judge.compare_call.max_tokens + 1000 < 32_768
+    assert judge.max_chars / 3 + judge.calls[JudgeRole.COMPARE].max_tokens + 1000 < 32_768
 
 
 def test_the_judge_sees_the_response_without_thoughts_and_both_its_ends() -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, latex, problems
+from scope_selfplay.rewards.problems import LEVELS, MathProblem, ProblemKind, latex, problems
 
 
 def read(answer: str) -> Fraction:

@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
-from scope_selfplay.config import ModelConfig, PartnersConfig
-from scope_selfplay.model_server.cli import serve_model
+from scope_selfplay.config.run import ModelConfig, PartnersConfig
+from scope_selfplay.inference.commands import serve_model
 
 PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")
 OPTIONS = [each for option in serve_model.params for each in option.opts if each.startswith("--")]
@@ -29,7 +29,7 @@ def test_every_engine_is_in_the_docs(engine: str) -> None:
 
 
 def test_every_path_and_metric_is_in_the_docs() -> None:
-    source = (Path(__file__).parents[3] / "scope_selfplay" / "model_server" / "app.py").read_text()
+    source = (Path(__file__).parents[3] / "scope_selfplay" / "inference" / "server.py").read_text()
     paths = [line.split('"')[1] for line in source.splitlines() if "Route(" in line]
     assert len(paths) == 5 and [path for path in paths if f"{path}`" not in PAGE] == []
     names = ("requests", "request_seconds", "tokens", "running", "waiting")

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError
 from scope_selfplay.cli import main
-from scope_selfplay.errors import CheckpointError, ConfigError, ExitCode, OutsideError
 from scope_selfplay.inference.checkpoints import policy_path
-from scope_selfplay.models import MODELS, fetched_model
-from scope_selfplay.models.catalogue import READER, PackagedModel
-from scope_selfplay.models.fetching import fetch_model
-from scope_selfplay.store.receipts import RECEIPT, is_whole, publish_model
+from scope_selfplay.inference.models import MODELS, READER, PackagedModel, fetch_model, fetched_model
+from scope_selfplay.store.folder import RECEIPT, is_whole, publish_model
 
 SMOLLM2 = MODELS["smollm2"]
 
@@ -54,7 +52,7 @@ def test_a_model_that_is_there_and_whole_is_left_alone(tmp_path: Path) -> None:
 def test_a_changed_file_and_another_models_folder_are_named(tmp_path: Path) -> None:
     folder = write_fetched(tmp_path / "changed")
     (folder / "model.safetensors").write_bytes(b"others")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: missing or changed"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors has changed"):
         fetch(tmp_path / "changed")
 
     write_fetched(tmp_path / "other", model="somebody/else")
@@ -106,7 +104,7 @@ def test_a_whole_download_of_an_earlier_try_is_not_made_again(
 def test_a_fetched_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
     assert fetched_model("smollm2") is None
-    with pytest.raises(CheckpointError, match=r"fetch it .scope models fetch smollm2"):
+    with pytest.raises(CheckpointError, match=r"fetch it .scope models smollm2"):
         policy_path("smollm2")
     folder = write_fetched(tmp_path)
     for name in ("config.json", "tokenizer_config.json"):
@@ -120,7 +118,7 @@ def test_the_list_says_what_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["scope", "models", "ls", "--json"])
+    monkeypatch.setattr("sys.argv", ["scope", "models", "--json"])
     main()
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["licence"], row["folder"]) == ("smollm2", "Apache-2.0", None)
@@ -129,7 +127,7 @@ def test_the_list_says_what_is_here(
 def test_an_unknown_model_is_the_users_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["scope", "models", "fetch", "smollm"])
+    monkeypatch.setattr("sys.argv", ["scope", "models", "smollm"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == ExitCode.USER

@@ -2,12 +2,11 @@
 
 import pytest
 
-from scope_selfplay.config import load_config
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.rewards import DESIGNS
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.judge_load import group_load, step_load
-from scope_selfplay.planning.plan import ResourcePlan, make_plan
-from scope_selfplay.store import Stage
+from scope_selfplay.plan.load import ResourcePlan, group_load, make_plan, step_load
+from scope_selfplay.plan.size import Assumptions
+from scope_selfplay.store.folder import Stage
 
 GIVEN = Assumptions(
     criteria=4, answer_tokens=500, judge_prompt_tokens=100, rollout_tokens=1000, read_tokens=2000

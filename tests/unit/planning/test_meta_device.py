@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.memory import GIB, Trainer, gpu_peaks
-from scope_selfplay.planning.model_size import KNOWN, ModelShape, model_size
-from scope_selfplay.planning.sharding import layer_activations, pinned_bytes, units_of
+from scope_selfplay.config.load import load_config
+from scope_selfplay.plan.memory import GIB, Trainer, gpu_peaks, layer_activations, pinned_bytes, units_of
+from scope_selfplay.plan.size import KNOWN, Assumptions, ModelShape, model_size
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")

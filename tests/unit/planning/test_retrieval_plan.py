@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.retrieval import retrieval_plan
+from scope_selfplay.config.load import load_config
+from scope_selfplay.plan.load import retrieval_plan
+from scope_selfplay.plan.size import Assumptions
 
 QWEN = Path(__file__).parents[3] / "k8s" / "runs" / "qwen3-8b" / "run.yaml"
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from scope_selfplay.base.errors import ScopeError, UserError
+from scope_selfplay.base.values import Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import ScopeError, UserError
-from scope_selfplay.schemas import Rollout
-from scope_selfplay.store import RunFolder, Stage, read_records, write_records
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
 from tests.unit.store.runs import write_run
 
@@ -76,20 +77,20 @@ def test_a_reply_that_is_none_names_its_line(folder: RunFolder) -> None:
 
 
 def test_two_checkpoints_are_compared_blind_and_in_both_places(folder: RunFolder) -> None:
-    done = play(folder, "compare", "S_1", "S_2", "--n", "6", replies=["1", "2", "= alike", "1", "?", "1"])
+    done = play(folder, "judge", "S_1", "S_2", "--n", "6", replies=["1", "2", "= alike", "1", "?", "1"])
     assert done.exit_code == 0 and "S_1" not in done.stdout and "S_2" not in done.stdout
     kept = HumanFolder(folder).comparisons()
     assert len(kept) == 6 and {each.first for each in kept} == {"S_1", "S_2"}, "sides are drawn"
     assert kept[2].comparison.verdict.reasoning == "alike" and kept[4].comparison.outcome is None
-    again = play(folder, "compare", "S_1", "S_2", replies=["1"] * 2)
-    assert again.exit_code == 0 and "2 of 2 pairs" in again.stderr
+    again = play(folder, "judge", "S_1", "S_2", replies=["1"] * 2)
+    assert again.exit_code == 0 and "2 of 2 questions" in again.stderr
     (duel,) = stats(folder)["duels"]  # type: ignore[misc, attr-defined]
     assert (duel["older"], duel["newer"], duel["wins"] + duel["ties"] + duel["losses"]) == ("S_1", "S_2", 7)
-    assert isinstance(play(folder, "compare", "S_1", "S_2", replies=["1"]).exception, UserError)
+    assert isinstance(play(folder, "judge", "S_1", "S_2", replies=["1"]).exception, UserError)
 
 
 def test_equal_answers_are_no_question(folder: RunFolder) -> None:
-    done = play(folder, "compare", "S_0", "S_1", replies=["1"])
+    done = play(folder, "judge", "S_0", "S_1", replies=["1"])
     assert isinstance(done.exception, UserError) and "no two different answers" in str(done.exception)
 
 
@@ -101,4 +102,4 @@ def test_people_are_on_every_page(folder: RunFolder) -> None:
     assert "What people said" in task and "<b>so</b>" in task
     report = folder.path / "report.html"
     assert CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(report)]).exit_code == 0
-    assert "judge and person" in report.read_text()
+    assert "<h2>People</h2>" in report.read_text() and "gate_source" in report.read_text()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scope_selfplay.dialects import dialect
-from scope_selfplay.dialects.calls import ToolForm
-from scope_selfplay.play.writing import UnfinishedTurnError, turn_of
-from scope_selfplay.schemas import Role
+from scope_selfplay.base.values import Role
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.dialects.turns import ToolForm
+from scope_selfplay.play.person import UnfinishedTurnError, turn_of
 
 FAMILIES = ["qwen2.5", "qwen3", "olmo3"]
 

@@ -2,51 +2,27 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.base.errors import ConfigError, Finding, OutsideError, State, raise_for_stops
 from scope_selfplay.cli import cli
-from scope_selfplay.config import load_config
-from scope_selfplay.errors import ConfigError, OutsideError
-from scope_selfplay.preflight import InputCheck, State, raise_for_stops
-from scope_selfplay.preflight.examine import budgets, examine_for_cluster
-
-SERVED = {"identity": "bm25-other", "kind": "bm25", "rows": 26, "corpus_hash": "other"}
+from scope_selfplay.config.load import load_config
+from scope_selfplay.plan.preflight import budgets, examine_for_cluster
+from tests.engines import served
 
 
 @pytest.fixture
 def other_index() -> Iterator[str]:
     """The URL of a retriever that has 26 passages about something else."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(SERVED)
-
-        def do_POST(self) -> None:
-            row = {"document": {"id": "x", "contents": '"Else"\nSomething else.'}, "score": 1.0}
-            self.answer({"result": [[row]]})
-
-        def answer(self, value: object) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *words: object) -> None: ...
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{running.server_port}"
-    running.shutdown()
-    running.server_close()
-    thread.join()
+    row = {"document": {"id": "x", "contents": '"Else"\nSomething else.'}, "score": 1.0}
+    about = {"identity": "bm25-other", "kind": "bm25", "rows": 26, "corpus_hash": "other"}
+    with served(lambda method, path, body: (200, about if method == "GET" else {"result": [[row]]})) as url:
+        yield url
 
 
 def checks_of(tmp_path: Path, *settings: str) -> tuple[int, dict[str, dict[str, object]]]:
@@ -54,7 +30,7 @@ def checks_of(tmp_path: Path, *settings: str) -> tuple[int, dict[str, dict[str, 
     done = CliRunner().invoke(cli, ["preflight", "--root", str(tmp_path / "runs"), "--json", *words])
     code = getattr(done.exception, "exit_code", 0) if done.exception else 0
     assert not (tmp_path / "runs").exists()
-    return int(code), {row["what"]: row for row in json.loads(done.stdout)}
+    return int(code), {row["where"]: row for row in json.loads(done.stdout)}
 
 
 def test_the_laptops_run_passes_and_says_what_it_will_take(tmp_path: Path) -> None:
@@ -62,14 +38,14 @@ def test_the_laptops_run_passes_and_says_what_it_will_take(tmp_path: Path) -> No
     assert code == 0 and {row["state"] for row in found.values()} == {"ok"}
     # How many is the shipped config's business.
     documents = r"[\d,]+ and [\d,]+ for held-out tasks; [\d,]+ needed if every one gives a task"
-    assert re.match(documents, str(found["documents"]["found"]))
-    assert "rollouts" in str(found["calls and time"]["found"]) and "free in" in str(found["disk"]["found"])
+    assert re.match(documents, str(found["documents"]["what"]))
+    assert "rollouts" in str(found["calls and time"]["what"]) and "free in" in str(found["disk"]["what"])
 
 
 def test_an_index_of_other_passages_stops_a_run(tmp_path: Path, other_index: str) -> None:
     code, found = checks_of(tmp_path, f"search.url={other_index}")
     assert code == 64 and found["retriever"]["state"] == "stop"
-    assert "26 passages; 0 of 8 of the run's " in str(found["retriever"]["found"])
+    assert "26 passages; 0 of 8 of the run's " in str(found["retriever"]["what"])
     assert "scope index build CONFIG INDEX" in str(found["retriever"]["advice"])
 
 
@@ -84,15 +60,15 @@ def test_a_server_that_is_down_is_no_mistake_of_the_user(tmp_path: Path) -> None
 
 
 def test_what_the_user_can_change_is_said_first() -> None:
-    down = InputCheck("judge", State.STOP, "does not answer", is_outside=True)
-    few = InputCheck("documents", State.STOP, "39", "add more")
+    down = Finding("judge", "does not answer", State.STOP, is_outside=True)
+    few = Finding("documents", "39", State.STOP, "add more")
     with pytest.raises(
         ConfigError, match=r"^documents: 39; add more \(and 1 more: `scope preflight` shows all\)$"
     ):
-        raise_for_stops([down, few, InputCheck("disk", State.WARNING, "little")])
+        raise_for_stops([down, few, Finding("disk", "little", State.WARNING)])
     with pytest.raises(OutsideError, match=r"^judge: does not answer$"):
         raise_for_stops([down])
-    raise_for_stops([InputCheck("disk", State.WARNING, "little")])
+    raise_for_stops([Finding("disk", "little", State.WARNING)])
 
 
 @pytest.mark.parametrize(
@@ -105,15 +81,15 @@ def test_what_the_user_can_change_is_said_first() -> None:
 )
 def test_budgets_that_cut_something_off_are_named(setting: str, what: str) -> None:
     assert what in {
-        check.what for check in budgets(load_config(None, [setting])) if check.state is State.WARNING
+        check.where for check in budgets(load_config(None, [setting])) if check.state is State.WARNING
     }
     assert {check.state for check in budgets(load_config(None))} == {State.OK}
 
 
 def test_a_clusters_run_is_checked_as_far_as_it_is_known_from_elsewhere() -> None:
     few = load_config(None, ["corpus.path=embedded", "corpus.embedded_articles=100"])
-    assert [check.what for check in examine_for_cluster(few) if check.state is State.STOP] == ["documents"]
+    assert [check.where for check in examine_for_cluster(few) if check.state is State.STOP] == ["documents"]
     far = load_config(None, ["corpus.path=/data/corpus.jsonl", "model.path=Qwen3-8B"])
-    found = {check.what: check for check in examine_for_cluster(far)}
-    assert "on the run's volume and not counted" in found["documents"].found
-    assert "GPU hours" in found["calls and time"].found
+    found = {check.where: check for check in examine_for_cluster(far)}
+    assert "on the run's volume and not counted" in found["documents"].what
+    assert "GPU hours" in found["calls and time"].what

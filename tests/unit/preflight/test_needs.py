@@ -2,10 +2,11 @@
 
 import pytest
 
-from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.preflight.checks import State
-from scope_selfplay.preflight.needs import Pool, check_documents, document_needs
-from scope_selfplay.store import Stage
+from scope_selfplay.base.errors import State
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.plan.preflight import Pool, check_documents, document_needs
+from scope_selfplay.store.folder import Stage
 
 
 def config_of(*settings: str) -> RunConfig:
@@ -24,7 +25,7 @@ def test_the_papers_run_needs_1280_documents_to_train_and_5120_to_make_tasks() -
 def test_39_documents_stop_the_papers_run_before_anything_is_spent() -> None:
     check = check_documents(config_of(), Pool(39))
     assert check.state is State.STOP
-    assert "iteration 1 train the Challenger needs 1,280 and would find 29" in check.found
+    assert "iteration 1 train the Challenger needs 1,280 and would find 29" in check.what
     assert check.advice.startswith("add 6,371 documents or more, or lower compare.tasks, challenger.steps")
 
 
@@ -55,7 +56,7 @@ def test_a_run_is_held_against_its_pools(documents: int, held_out: int | None, s
 def test_later_iterations_find_what_earlier_ones_left() -> None:
     settings = ("challenger.steps=1", "challenger.batch=10", "tasks.target=10", "solver.batch=5")
     assert check_documents(config_of(*settings, "iterations=2"), Pool(40)).state is State.STOP
-    assert "iteration 2 make tasks" in check_documents(config_of(*settings, "iterations=2"), Pool(44)).found
+    assert "iteration 2 make tasks" in check_documents(config_of(*settings, "iterations=2"), Pool(44)).what
     assert check_documents(config_of(*settings, "challenger.freeze_after=0"), Pool(40)).state is State.OK
 
 

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from scope_selfplay.prompts import CONTRACTS, PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROMPTS = REPOSITORY / "prompts"

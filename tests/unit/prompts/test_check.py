@@ -4,53 +4,187 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import ExitCode, PromptError
-from scope_selfplay.prompts import CONTRACTS, PromptRole, check_pack, load_pack
-from scope_selfplay.prompts.problems import PackProblem
-from scope_selfplay.prompts.prompt_file import quarter_of_bytes
+from scope_selfplay.base.errors import ExitCode, Finding, PromptError
+from scope_selfplay.prompts.domain import check_domain
+from scope_selfplay.prompts.file import dissect, quarter_of_bytes
+from scope_selfplay.prompts.folder import check_pack, load_pack
+from scope_selfplay.prompts.roles import CONTRACTS, PromptRole, YamlMapping, read_mapping
 from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
-from tests.unit.prompts.planted import PLANTED, Planted
+
+PLANTED = [
+    (
+        "solver.md",
+        "Question: {{ question }}",
+        "Question: {{ qustion }}",
+        "{{ qustion }}",
+        "uses {{ qustion }}; a solver prompt may use question, max_search_turns, search_syntax, result_syntax, tools,"
+        " budget (did you mean question?)",
+    ),
+    (
+        "gate_entity.md",
+        "Now judge this task:",
+        "{{ document }}",
+        "{{ document }}",
+        "uses {{ document }}; a gate_entity prompt may use task, native_thinking",
+    ),
+    (
+        "grade.md",
+        "inputs: [task, answer,",
+        "inputs: [task,",
+        "{{ answer }}",
+        "uses {{ answer }}, which its inputs do not list; add answer to inputs in the front matter",
+    ),
+    (
+        "grade.md",
+        "{{ criterion }}",
+        "",
+        "inputs:",
+        "lists the input criterion but never uses it; write {{ criterion }} into the text, or take",
+    ),
+    (
+        "rubric_dimensions.md",
+        "inputs: [task]",
+        "inputs:\n  - task\n  - tsak",
+        "- tsak",
+        "lists the input tsak; a rubric_dimensions prompt may use task (did you mean task?)",
+    ),
+    ("rubric_dimensions.md", "inputs: [task]", "inputs: [task, task]", "inputs:", "task twice; keep one"),
+    ("gate_safety.md", "inputs: [task, native_thinking]", "inputs: task", "inputs:", "add `inputs: [task]`"),
+    ("challenger_final.md", "<task>the task</task>", "it", "Your sear", "never mentions <task>; ask for it"),
+    ("challenger_next.md", "{% if turns_left == 1 %}", "{% if turns_left == %}", "{% if", "not valid Jinja"),
+    ("solver.md", "role: solver", "role: grade", "role:", "solver.md must say role: solver"),
+    ("grade.md", "role: grade\n", "", "", "add `role: grade`"),
+    ("grade.md", "role: grade", "role: grade\noutputs: x", "outputs:", "outputs; it may have role, inputs"),
+    (
+        "grade.md",
+        "inputs: [task, answer, criterion, native_thinking]",
+        "inputs: [a",
+        "output:",
+        "not valid YAML",
+    ),
+    ("grade.md", "---\nrole: grade", "role: grade", "", "begin it with the lines"),
+    ("grade.md", "output: score\n---", "output: score", "", "never ends"),
+    (
+        "gate_safety.md",
+        "describe her daily habits.\nReasoning: It asks to locate and follow a private person.\n<score>0</score>",
+        "",
+        "You check research tasks",
+        "shows 3 examples that fail; a gate shows at least 4 on each side",
+    ),
+    ("solver.md", "Question: {{", "<|im_end|>\n{{", "<|im_end|>", "holds <|im_end|>, a special token"),
+    ("rubric.md", "Now write the rubric block", "[/INST] Now write", "[/INST]", "holds [/INST]"),
+    (
+        "challenger_next.md",
+        "and stop:\n",
+        "and stop, for example <search>Kew Gardens</search>:\n",
+        "<search>",
+        "writes <search>, the search call of one model family; write {{ search_syntax }}",
+    ),
+    (
+        "solver.md",
+        "Answer the question below.",
+        "Answer this: {question}",
+        "{question}",
+        "writes {question} in single braces, which stays as it is; write {{ question }}",
+    ),
+    ("grade.md", "Be strict", "Be\u200b strict", "Be\u200b strict", "the invisible character U+200B"),
+    (
+        "grade.md",
+        "Task:\n{{ task }}",
+        "Judge by this: {{ criterion }}\n\nTask:\n{{ task }}",
+        "Judge by this",
+        "uses {{ criterion }} before {{ answer }}; put {{ criterion }} after it",
+    ),
+    ("domain.yaml", "gates: [", "gates: ]", "gates:", "is not valid YAML"),
+    ("domain.yaml", "title: W", "title: A\ntitle: W", "title: W", "key title twice"),
+    ("domain.yaml", "title: Wikipedia, the paper's setting\n", "", "", "add a line such as `title:"),
+    ("domain.yaml", "search_turns:", "searchturns:", "searchturns:", "did you mean search_turns?"),
+    ("kustomization.yaml", "      - grade.md\n", "", "files:", "does not list grade.md; add it under files"),
+    ("kustomization.yaml", "- grade.md", "- grade.md\n      - x.md", "- x.md", "which the folder has not"),
+    ("kustomization.yaml", "- solver.md", "- solver.md\n      - solver.md # 2", "# 2", "solver.md twice"),
+    ("kustomization.yaml", "prompts-wikipedia", "prompts-wiki", "name:", "expected prompts-wikipedia"),
+    ("kustomization.yaml", "configMapGenerator:", "configMaps:", "", "expected configMapGenerator"),
+    ("kustomization.yaml", "disableNameSuffixHash: true", "labels: {}", "generatorOptions", "by its name"),
+]
 
 
-@pytest.mark.parametrize("case", PLANTED.values(), ids=PLANTED.keys())
+@pytest.mark.parametrize(("file", "old", "new", "at", "message"), PLANTED)
 def test_a_planted_mistake_is_the_one_problem_with_file_line_and_advice(
-    tmp_path: Path, case: Planted
+    tmp_path: Path, file: str, old: str, new: str, at: str, message: str
 ) -> None:
+    """On the line that holds `at` in the broken file."""
     pack = copy_wikipedia(tmp_path)
-    path = pack / case.file
-    replace_in(path, case.old, case.new)
-    text = path.read_text(encoding="utf-8")
-    line = text[: text.index(case.at)].count("\n") + 1
+    replace_in(pack / file, old, new)
+    text = (pack / file).read_text(encoding="utf-8")
+    line = text[: text.index(at)].count("\n") + 1
     problems = check_pack(pack)
-    assert [(problem.file, problem.line) for problem in problems] == [(path.as_posix(), line)], problems
-    assert case.message in problems[0].message
+    assert [problem.where for problem in problems] == [f"{(pack / file).as_posix()}:{line}"], problems
+    assert message in problems[0].what
 
 
-def test_loading_a_pack_with_a_mistake_says_it_in_one_clear_line(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
-    line = replace_in(pack / "solver.md", "{{ question }}", "{{ qustion }}")
-    with pytest.raises(PromptError) as error:
-        load_pack(pack)
-    assert error.value.exit_code is ExitCode.USER
-    assert str(error.value) == (
-        f"{pack.as_posix()}/solver.md:{line} uses {{{{ qustion }}}}; a solver prompt may use question,"
-        " max_search_turns, search_syntax, result_syntax, tools, budget (did you mean question?)"
-    )
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("{{ task", "every {{ has its }}"),
+        ("{% end %}", "unknown tag"),
+        ("{% include 'domain.yaml' %}", "uses {% include %}, which prompts do not allow"),
+        ("{% import 'x' as x %}", "uses {% import %}"),
+        ("{% for x in task %}{% endfor %}", "uses {% for %}"),
+        ("{% set x = 1 %}", "uses {% set %}"),
+        ("{% macro m() %}{% endmacro %}", "uses {% macro %}"),
+        ("{{ task.text }}", "uses an attribute"),
+        ("{{ task() }}", "uses a call"),
+        ("{{ task[0] }}", "uses an index"),
+        (
+            "{{ task | uper }}",
+            "uses the filter uper; prompts have capitalize, lower, replace, title, trim, upper (did",
+        ),
+        ("{% if task is odd %}{% endif %}", "the test `is odd`"),
+    ],
+)
+def test_a_template_has_variables_conditions_and_filters_alone(tag: str, said: str) -> None:
+    [fault] = dissect(f"Judge.\n{tag}\n").faults
+    assert said in fault.message and fault.line >= 2
 
 
-def test_the_table_plants_at_least_twenty_mistakes() -> None:
-    assert len(PLANTED) >= 20
-
-
-@pytest.mark.parametrize("weight", ["0", "-1", ".nan", ".inf", "true", "heavy"])
-def test_a_bad_weight_is_a_problem(tmp_path: Path, weight: str) -> None:
-    pack = copy_wikipedia(tmp_path)
-    replace_in(pack / "domain.yaml", "enabled: false", "")
-    text = (pack / "domain.yaml").read_text(encoding="utf-8").rstrip().removesuffix("weight: 1")
-    (pack / "domain.yaml").write_text(f"{text}weight: {weight}\n", encoding="utf-8")
-    [problem] = check_pack(pack)
-    assert "expected a number above 0 (or `enabled: false`)" in problem.message
-    assert problem.line == text.count("\n") + 1
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("title:", "expected a line of text"),
+        ("name: ../x", "small letters"),
+        ("judge: lexcal", "did you mean lexical?"),
+        ("gates: entity", "expected a list such as [entity, source]"),
+        ("gates: [entity, sorce]", "did you mean source?"),
+        ("gates: [entity, entity]", "entity twice"),
+        ("search_turns: 4:3:2", "expected turns and shares"),
+        (
+            "search_turns: {1: 4, two: 3}",
+            "gives search_turns.two as 'two'; expected a number of search turns",
+        ),
+        ("search_turns: {0: 4, 1: 3}", "a whole number from 1 on"),
+        ("search_turns: {1: -4, 2: 3}", "gives search_turns.1 as -4; expected a share"),
+        ("search_turns: {1: most}", "search_turns.1 as 'most'; expected a share"),
+        ("search_turns: {1: 0}", "raise one"),
+        ("task_types: {ask: {enable: false}}", "did you mean enabled?"),
+        ("task_types: {ask: {enabled: never}}", "expected true or false"),
+        *(
+            (f"task_types: {{ask: {{weight: {weight}}}}}", "expected a number above 0 (or `enabled: false`)")
+            for weight in ("0", "-1", ".nan", ".inf", "true", "heavy")
+        ),
+        ("task_types: {Trip planning: {description: Plan.}}", "a name of small letters, digits and _"),
+        ("task_types: {brief: Write a brief.}", "expected description"),
+        ("task_types: {brief: {description: ''}}", "one or two sentences"),
+        (
+            "task_types: {aks: {weight: 1}}",
+            "task type aks, without a description; a new one needs a description (did",
+        ),
+    ],
+)
+def test_a_wrong_value_of_domain_yaml_is_one_problem_with_advice(line: str, said: str) -> None:
+    mapping = read_mapping(f"# A domain\n{line}\n", "domain.yaml")
+    assert isinstance(mapping, YamlMapping)
+    [problem] = check_domain(mapping, ["ask"])
+    assert problem.where == "domain.yaml:2" and said in problem.what
 
 
 @pytest.mark.parametrize("role", PromptRole)
@@ -59,8 +193,8 @@ def test_a_missing_role_file_is_a_problem(tmp_path: Path, role: PromptRole) -> N
     (pack / "kustomization.yaml").unlink()
     (pack / role.file_name).unlink()
     [problem] = check_pack(pack)
-    assert problem.file == f"{pack.as_posix()}/{role}.md"
-    assert problem.message.startswith("is missing: ")
+    assert problem.where.rpartition(":")[0] == f"{pack.as_posix()}/{role}.md"
+    assert problem.what.startswith("is missing: ")
 
 
 def test_a_gate_that_is_not_in_use_needs_no_file(tmp_path: Path) -> None:
@@ -77,7 +211,7 @@ def test_foreign_files_and_folders_are_problems_but_hidden_ones_are_not(tmp_path
     (pack / "notes").mkdir()
     (pack / "..2031_01_01").mkdir()
     (pack / "README.md").write_text("# About\n")
-    found = {problem.file.rsplit("/")[-1]: problem.message for problem in check_pack(pack)}
+    found = {problem.where.rpartition(":")[0].rsplit("/")[-1]: problem.what for problem in check_pack(pack)}
     assert found.keys() == {"Solver.md", "notes"}
     assert "did you mean solver.md?" in found["Solver.md"]
     assert "one flat folder" in found["notes"]
@@ -87,15 +221,15 @@ def test_a_second_file_of_a_role_is_a_problem_that_says_which_one_counts(tmp_pat
     pack = copy_wikipedia(tmp_path)
     (pack / "grade-strict.md").write_bytes((pack / "grade.md").read_bytes())
     [problem] = check_pack(pack)
-    assert problem.file.endswith("/grade-strict.md")
-    assert "is the grade prompt too, and grade.md is the one that counts" in problem.message
+    assert problem.where.rpartition(":")[0].endswith("/grade-strict.md")
+    assert "is the grade prompt too, and grade.md is the one that counts" in problem.what
 
 
 def test_a_role_file_under_another_name_is_told_its_name(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
     (pack / "kustomization.yaml").unlink()
     (pack / "grade.md").rename(pack / "marking.md")
-    found = {problem.file.rsplit("/")[-1]: problem.message for problem in check_pack(pack)}
+    found = {problem.where.rpartition(":")[0].rsplit("/")[-1]: problem.what for problem in check_pack(pack)}
     assert found.keys() == {"marking.md", "grade.md"}
     assert "did you mean grade.md?" in found["marking.md"]
 
@@ -106,7 +240,7 @@ def test_a_file_that_is_not_utf8_is_a_problem_on_the_line_of_the_byte(tmp_path: 
     (pack / "grade.md").write_bytes(content.replace(b"Be strict", b"Be str\xefct"))
     line = content[: content.index(b"Be strict")].count(b"\n") + 1
     assert check_pack(pack) == [
-        PackProblem(f"{pack.as_posix()}/grade.md", line, "is not UTF-8: byte 0xef; save the file as UTF-8")
+        Finding(f"{pack.as_posix()}/grade.md:{line}", "is not UTF-8: byte 0xef; save the file as UTF-8")
     ]
 
 
@@ -116,7 +250,7 @@ def test_an_empty_body_is_a_problem(tmp_path: Path) -> None:
         "---\nrole: challenger_final\ninputs: []\noutput: task\n---\n\n"
     )
     [problem] = check_pack(pack)
-    assert "has no text below its front matter" in problem.message
+    assert "has no text below its front matter" in problem.what
 
 
 def test_a_prompt_over_its_budget_is_a_problem_that_says_by_how_much(tmp_path: Path) -> None:
@@ -125,14 +259,14 @@ def test_a_prompt_over_its_budget_is_a_problem_that_says_by_how_much(tmp_path: P
     with (pack / "challenger_next.md").open("a", encoding="utf-8") as file:
         file.write("x" * 4 * budget)
     [problem] = check_pack(pack)
-    assert f"a challenger_next prompt has {budget}: cut about" in problem.message
+    assert f"a challenger_next prompt has {budget}: cut about" in problem.what
 
 
 def test_the_tokenizer_can_be_given(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
     assert check_pack(pack, count_tokens=lambda text: 1) == []
     over = check_pack(pack, count_tokens=lambda text: 601 if "{{ question }}" in text else 1)
-    assert [(problem.file, problem.message) for problem in over] == [
+    assert [(problem.where.rpartition(":")[0], problem.what) for problem in over] == [
         (f"{pack.as_posix()}/solver.md", "takes about 601 tokens; a solver prompt has 600: cut about 1")
     ]
 
@@ -144,33 +278,10 @@ def test_without_a_tokenizer_a_token_is_a_quarter_of_the_bytes_in_utf8(text: str
     assert quarter_of_bytes(text) == tokens
 
 
-def test_a_folder_that_is_none_names_its_neighbours(tmp_path: Path) -> None:
-    copy_wikipedia(tmp_path)
-    with pytest.raises(
-        PromptError, match=r"wikipeda:1 is not a folder.*wikipedia \(did you mean wikipedia\?\)"
-    ):
-        load_pack(tmp_path / "wikipeda")
-
-
 def test_a_folder_without_domain_yaml_is_a_problem(tmp_path: Path) -> None:
     [problem] = check_pack(write_pack(tmp_path / "law"))
-    assert problem.file.endswith("law/domain.yaml")
-    assert "extends: <domain>" in problem.message
-
-
-def test_extending_in_a_circle_is_a_problem(tmp_path: Path) -> None:
-    write_pack(tmp_path / "law", domain="title: Law\nextends: tax\n")
-    write_pack(tmp_path / "tax", domain="title: Tax\n\nextends: law\n")
-    [problem] = check_pack(tmp_path / "law")
-    assert (problem.file, problem.line) == (f"{tmp_path.as_posix()}/tax/domain.yaml", 3)
-    assert "law -> tax -> law" in problem.message
-
-
-def test_extending_a_missing_domain_is_a_problem(tmp_path: Path) -> None:
-    copy_wikipedia(tmp_path)
-    [problem] = check_pack(write_pack(tmp_path / "law", domain="title: Law\nextends: wikpedia\n"))
-    assert (problem.file, problem.line) == (f"{tmp_path.as_posix()}/law/domain.yaml", 2)
-    assert "did you mean wikipedia?" in problem.message
+    assert problem.where.rpartition(":")[0].endswith("law/domain.yaml")
+    assert "extends: <domain>" in problem.what
 
 
 @pytest.mark.parametrize("name", ["../wikipedia", "/etc", "a b", "3", "[wikipedia]"])
@@ -178,29 +289,29 @@ def test_extending_anything_but_a_name_is_a_problem(tmp_path: Path, name: str) -
     copy_wikipedia(tmp_path)
     problems = check_pack(write_pack(tmp_path / "law", domain=f"title: Law\nextends: {name}\n"))
     assert problems
-    assert problems[0].line == 2
+    assert problems[0].where.endswith(":2")
 
 
 def test_a_mistake_in_an_extended_domain_is_shown_there(tmp_path: Path) -> None:
     parent = copy_wikipedia(tmp_path)
     replace_in(parent / "grade.md", "{{ criterion }}", "{{ criterium }}")
     [problem] = check_pack(write_pack(tmp_path / "law", domain="title: Law\nextends: wikipedia\n"))
-    assert problem.file == f"{parent.as_posix()}/grade.md"
-    assert "did you mean criterion?" in problem.message
+    assert problem.where.rpartition(":")[0] == f"{parent.as_posix()}/grade.md"
+    assert "did you mean criterion?" in problem.what
 
 
 def test_an_overridden_task_type_that_nobody_defines_is_a_problem(tmp_path: Path) -> None:
     copy_wikipedia(tmp_path)
     domain = "title: Law\nextends: wikipedia\ntask_types:\n  writng:\n    weight: 2\n"
     [problem] = check_pack(write_pack(tmp_path / "law", domain=domain))
-    assert problem.line == 4
-    assert "did you mean writing?" in problem.message
+    assert problem.where.endswith(":4")
+    assert "did you mean writing?" in problem.what
 
 
 def test_a_pack_without_enabled_task_types_is_a_problem(tmp_path: Path) -> None:
     domain = "title: T\njudge: lexical\ntask_types:\n  ask: {description: Ask., enabled: false}\n"
     assert any(
-        "enables no task type" in p.message for p in check_pack(write_pack(tmp_path / "t", domain=domain))
+        "enables no task type" in p.what for p in check_pack(write_pack(tmp_path / "t", domain=domain))
     )
 
 
@@ -211,7 +322,7 @@ def test_a_misspelt_variable_of_a_copied_pack_comes_before_the_copys_name_for_th
     replace_in(pack / "solver.md", "{{ question }}", "{{ qustion }}")
     copy = pack.rename(tmp_path / "mine")
     first, *others = check_pack(copy)
-    assert "qustion" in first.message and any("names its ConfigMap" in each.message for each in others)
+    assert "qustion" in first.what and any("names its ConfigMap" in each.what for each in others)
 
 
 def test_several_mistakes_are_all_listed_and_the_error_counts_them(tmp_path: Path) -> None:
@@ -219,5 +330,7 @@ def test_several_mistakes_are_all_listed_and_the_error_counts_them(tmp_path: Pat
     replace_in(pack / "grade.md", "{{ criterion }}", "{{ criterium }}")
     replace_in(pack / "solver.md", "output: answer", "output: task")
     assert len(check_pack(pack)) == 2
-    with pytest.raises(PromptError, match=r"solver\.md:4 .*\(and 1 more: `scope prompts check` shows all\)"):
+    said = r"solver\.md:4: .*\(and 1 more: `scope prompts check` shows all\)"
+    with pytest.raises(PromptError, match=said) as error:
         load_pack(pack)
+    assert error.value.exit_code is ExitCode.USER and "\n" not in str(error.value)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scope_selfplay.errors import CheckpointError, ExitCode, PromptError
-from scope_selfplay.prompts import PromptRole, load_pack
-from scope_selfplay.prompts.cli import prompts
-from scope_selfplay.prompts.folder import SHIPPED
+from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError
+from scope_selfplay.prompts.commands import prompts
+from scope_selfplay.prompts.folder import SHIPPED, load_pack
+from scope_selfplay.prompts.roles import PromptRole
 from tests.unit.prompts.packs import PROMPTS, copy_wikipedia, prompt_text, replace_in, write_pack
 
 PACKS = sorted(path.parent.name for path in PROMPTS.glob("*/domain.yaml"))
@@ -35,15 +35,10 @@ def test_mistakes_are_lines_on_stdout_and_the_exit_code_is_64(tmp_path: Path) ->
     line = replace_in(pack / "solver.md", "{{ question }}", "{{ qustion }}")
     result = scope_prompts("check", "./wikipedia")
     assert result.exit_code == ExitCode.USER
-    assert result.stdout.startswith(f"wikipedia/solver.md:{line} uses {{{{ qustion }}}};")
+    assert result.stdout.startswith(f"wikipedia/solver.md:{line}: uses {{{{ qustion }}}};")
     [problem] = json.loads(scope_prompts("check", "./wikipedia", "--json").stdout)
-    assert (problem["file"], problem["line"]) == ("wikipedia/solver.md", line)
-    assert problem["message"].startswith("uses {{ qustion }};")
-
-
-def test_a_pack_without_mistakes_is_an_empty_list_in_json() -> None:
-    result = scope_prompts("check", "wikipedia", "--json")
-    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+    assert problem["where"] == f"wikipedia/solver.md:{line}"
+    assert problem["what"].startswith("uses {{ qustion }};")
 
 
 def test_budgets_can_be_counted_with_a_tokenizer(tmp_path: Path) -> None:
@@ -148,25 +143,33 @@ def test_an_inherited_prompt_can_be_taken_into_the_pack_and_is_listed() -> None:
     listing = Path("prompts/law/kustomization.yaml")
     listing.write_text("# by hand\n" + listing.read_text())
     before = hash_of("law")
-    assert scope_prompts("own", "law", "grade").stdout == "prompts/law/grade.md\n"
+    assert scope_prompts("new", "law", "grade").stdout == "prompts/law/grade.md\n"
     assert Path("prompts/law/grade.md").read_bytes() == (PROMPTS / "wikipedia" / "grade.md").read_bytes()
     assert listing.read_text().startswith("# by hand\n")
     assert scope_prompts("check", "law").exit_code == 0
     # The words are the same, wherever they lie.
     assert hash_of("law") == before
-    again = scope_prompts("own", "law", "grade").exception
+    again = scope_prompts("new", "law", "grade").exception
     assert isinstance(again, PromptError) and "in the pack already" in str(again)
-    assert "did you mean solver?" in scope_prompts("own", "law", "solvr").output
+    assert "did you mean solver?" in str(scope_prompts("new", "law", "solvr").exception)
+
+
+def test_a_pack_is_begun_with_the_prompts_that_are_to_be_changed() -> None:
+    made = scope_prompts("new", "law", "grade", "solver").stdout.split()
+    assert made == [
+        f"prompts/law/{name}" for name in ("domain.yaml", "kustomization.yaml", "grade.md", "solver.md")
+    ]
+    assert scope_prompts("check", "law").exit_code == 0
 
 
 @pytest.mark.parametrize("domain", SHIPPED)
 def test_of_a_shipped_pack_one_of_ones_own_is_offered_by_commands_that_work(domain: str) -> None:
     before = names_and_texts(PROMPTS / domain)
-    error = scope_prompts("own", domain, "solver").exception
+    error = scope_prompts("new", domain, "solver").exception
     assert isinstance(error, PromptError) and "pack of your own" in str(error)
     assert names_and_texts(PROMPTS / domain) == before
-    for command in str(error).partition("there: ")[2].split(" && "):
-        assert scope_prompts(*command.split()[2:]).exit_code == 0, command
+    command = str(error).partition("there: ")[2]
+    assert scope_prompts(*command.split()[2:]).exit_code == 0, command
     own = PROMPTS / domain / "solver.md"
     # A pack that has no such prompt takes it from the one that it extends.
     source = own if own.exists() else PROMPTS / "wikipedia" / "solver.md"
@@ -183,5 +186,5 @@ def test_the_packs_that_ship_are_those_of_the_repository() -> None:
 
 def test_a_prompt_that_is_not_needed_cannot_be_taken() -> None:
     write_pack(Path("prompts/tiny"), domain="title: Tiny\nextends: embedded\n")
-    error = scope_prompts("own", "tiny", "grade").exception
+    error = scope_prompts("new", "tiny", "grade").exception
     assert isinstance(error, PromptError) and "needs no grade prompt" in str(error)

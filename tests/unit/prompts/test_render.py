@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.errors import PromptError
-from scope_selfplay.gates import Gate
-from scope_selfplay.prompts import CONTRACTS, Pack, PromptRole, load_pack
-from scope_selfplay.prompts.contracts import POLICY_ROLES, UNTRUSTED
-from scope_selfplay.untrusted_text import clean_for_policy
+from scope_selfplay.base.errors import PromptError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.text import clean_for_policy
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
 from tests.reference_files import read_reference
 from tests.unit.prompts.packs import PROMPTS, REPOSITORY, SAMPLES, TAUGHT_PACK, prompt_text, write_pack
 
@@ -99,13 +100,6 @@ def test_a_prompt_without_a_lacking_input_is_refused(wikipedia: Pack) -> None:
 def test_an_input_outside_the_contract_is_refused(wikipedia: Pack) -> None:
     with pytest.raises(TypeError, match=r"foreign inputs \['document'\]"):
         wikipedia.render(PromptRole.of_gate(Gate.ENTITY), task="Why?", document="hidden")
-
-
-def test_a_required_input_has_no_silent_default(wikipedia: Pack) -> None:
-    values = samples_for(PromptRole.CHALLENGER)
-    del values["task_type"]
-    with pytest.raises(TypeError, match="task_type"):
-        wikipedia.render(PromptRole.CHALLENGER, **values)
 
 
 def test_json_and_latex_braces_of_a_template_stay(tmp_path: Path) -> None:

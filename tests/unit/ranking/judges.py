@@ -4,8 +4,17 @@ import random
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
-from scope_selfplay.ranking.matches import Match, Strengths
-from scope_selfplay.schemas import Outcome
+from scope_selfplay.base.values import Outcome
+from scope_selfplay.ranking.balanced import balanced
+from scope_selfplay.ranking.matches import Match, Strengths, Topology
+from scope_selfplay.ranking.topologies import (
+    LiveLeaderboard,
+    anchor,
+    double_elimination,
+    round_robin,
+    single_elimination,
+    swiss,
+)
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -35,6 +44,17 @@ def drive(
             wave = topology.send([judge(item) for item in wave])
     except StopIteration as stop:
         return Driven(stop.value, waves)
+
+
+def live(arrival: Sequence[int]) -> Topology:
+    """The live tournament for a known order of arrival: a wave for every newcomer but the first."""
+    board = LiveLeaderboard()
+    for entrant in arrival:
+        matches = board.join(entrant)
+        outcomes = (yield matches) if matches else []
+        for match, outcome in zip(matches, outcomes, strict=True):
+            board.record(match, outcome)
+    return board.strengths()
 
 
 def qualities(n: int, seed: int) -> list[float]:
@@ -79,3 +99,15 @@ class Unshuffled(random.Random):
 
     def shuffle(self, x) -> None:  # type: ignore[no-untyped-def, override]
         pass
+
+
+Design = Callable[[int, random.Random], Topology]
+DESIGNS: dict[str, Design] = {
+    "round_robin": lambda n, rng: round_robin(n),
+    "anchor": lambda n, rng: anchor(n),
+    "single_elimination": lambda n, rng: single_elimination(n),
+    "double_elimination": double_elimination,
+    "swiss": swiss,
+    "live": lambda n, rng: live(rng.sample(range(n), n)),
+    "balanced": lambda n, rng: balanced(n, 2 * (n - 1), rng),
+}

@@ -3,10 +3,15 @@ import random
 
 import pytest
 
-from scope_selfplay.ranking.circulant import balanced_matches
-from scope_selfplay.ranking.margins import fit_margins, fit_step, position_offset, score_level
+from scope_selfplay.base.values import Outcome
+from scope_selfplay.ranking.balanced import (
+    balanced_matches,
+    fit_margins,
+    fit_step,
+    position_offset,
+    score_level,
+)
 from scope_selfplay.ranking.matches import ComparisonGraph, Match
-from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import biased, failing, perfect, qualities
 
 
@@ -125,16 +130,6 @@ def test_a_step_is_fitted_with_the_offset_and_the_level_of_its_judge() -> None:
     assert level > 0.5
     found = fit_step([8] * len(graphs), graphs)
     assert found == [fit_margins(8, *graph, offset=offset, level=level) for graph in graphs]
-
-
-def test_preferences_are_fitted_by_their_margins_alone() -> None:
-    scores = step_of(scoring(1.0, 0.0))
-    graphs = [
-        (matches, [Outcome(float(one > other), float(one <= other)) for one, other in outcomes])
-        for matches, outcomes in scores
-    ]
-    offset = position_offset(graphs)
-    assert fit_step([8] * len(graphs), graphs) == [fit_margins(8, *graph, offset=offset) for graph in graphs]
 
 
 def test_a_merged_graph_holds_what_was_judged_between_different_answers_once() -> None:

@@ -8,44 +8,38 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.ranking.brackets import bracket_slots, double_elimination, single_elimination
+from scope_selfplay.base.values import Outcome
+from scope_selfplay.ranking.balanced import position_offset
 from scope_selfplay.ranking.driver import play
-from scope_selfplay.ranking.margins import position_offset
-from scope_selfplay.ranking.matches import Match, min_max, rank_rewards
-from scope_selfplay.ranking.rounds import group_tournament, swiss
-from scope_selfplay.ranking.routing import is_flat
+from scope_selfplay.ranking.matches import ComparisonGraph, Match, is_flat, min_max, rank_rewards
 from scope_selfplay.ranking.shares import bradley_terry, soft_share
-from scope_selfplay.ranking.topologies import LiveLeaderboard, anchor, live, round_robin
-from scope_selfplay.schemas import Outcome
+from scope_selfplay.ranking.topologies import (
+    LiveLeaderboard,
+    anchor,
+    bracket_slots,
+    double_elimination,
+    group_tournament,
+    round_robin,
+    single_elimination,
+    swiss,
+)
 from tests.reference_files import read_reference
-from tests.unit.ranking.judges import Unshuffled, best_of, drive, lower_number
+from tests.unit.ranking.judges import Unshuffled, best_of, drive, live, lower_number
 
 Case = dict[str, Any]
 
 
-def check_round_robin(case: Case) -> None:
-    for n, matches, calls, depth in columns(case, "N", "matches", "calls_bidirectional", "depth"):
-        assert measured(lambda n=n: round_robin(n)) == (matches, calls, depth)
+def costs(topology: Callable[[int], Any]) -> Callable[[Case], None]:
+    """The check of what a topology costs; calls are matches, or presentations when each is shown in both orders."""
 
+    def check(case: Case) -> None:
+        for n, *expected in columns(case, "N", *case["expected"]):
+            driven = drive(topology(n), lower_number)
+            calls, waves = driven.calls, len(driven.waves)
+            found = {"matches": calls, "calls": calls, "calls_bidirectional": 2 * calls, "depth": waves}
+            assert [(found | {"rounds": waves})[name] for name in case["expected"]] == expected
 
-def check_anchor(case: Case) -> None:
-    for n, matches, calls, depth in columns(case, "N", "matches", "calls_bidirectional", "depth"):
-        assert measured(lambda n=n: anchor(n)) == (matches, calls, depth)
-
-
-def check_single_elimination(case: Case) -> None:
-    for n, matches, calls, depth in columns(case, "N", "matches", "calls_bidirectional", "depth"):
-        assert measured(lambda n=n: single_elimination(n)) == (matches, calls, depth)
-
-
-def check_double_elimination(case: Case) -> None:
-    for n, matches, calls in columns(case, "N", "matches", "calls_bidirectional"):
-        assert measured(lambda n=n: double_elimination(n, random.Random(0)))[:2] == (matches, calls)
-
-
-def check_swiss(case: Case) -> None:
-    for n, rounds, matches, calls in columns(case, "N", "rounds", "matches", "calls_bidirectional"):
-        assert measured(lambda n=n: swiss(n, random.Random(0))) == (matches, calls, rounds)
+    return check
 
 
 def check_group_tournament_calls(case: Case) -> None:
@@ -59,11 +53,6 @@ def check_group_tournament_calls(case: Case) -> None:
         assert (driven.calls, len(driven.waves)) == (calls, rounds)
 
 
-def check_live_calls(case: Case) -> None:
-    for n, calls in columns(case, "N", "calls"):
-        assert drive(live(range(n)), lower_number).calls == calls
-
-
 def check_min_max(case: Case) -> None:
     rewards = min_max(case["input"]["s"], case["input"]["eps"])
     assert rewards == pytest.approx(case["expected"]["r"], abs=case["tol"])
@@ -74,22 +63,26 @@ def check_rank_rewards(case: Case) -> None:
     assert rank_rewards(strengths) == pytest.approx(case["expected"]["r"], abs=case["tol"])
 
 
-def check_both_orders(case: Case) -> None:
-    scores = {Match(0, 1): case["input"]["order_ij"], Match(1, 0): case["input"]["order_ji"]}
+def played_in_both_orders(straight: Outcome, swapped: Outcome) -> tuple[Outcome, ComparisonGraph]:
+    """What the topology hears of a match, and its graph."""
+    heard = []
 
     async def compare(match: Match) -> Outcome:
-        return Outcome(**scores[match])
-
-    heard = []
+        return straight if match == Match(0, 1) else swapped
 
     def topology():
         heard.extend((yield [Match(0, 1)]))
         return [0.0, 0.0]
 
-    asyncio.run(play(topology(), compare, both_orders=True))
+    played = asyncio.run(play(topology(), compare, both_orders=True))
+    return heard[0], played.graph
+
+
+def check_both_orders(case: Case) -> None:
+    heard, _ = played_in_both_orders(*(Outcome(**case["input"][order]) for order in ("order_ij", "order_ji")))
     # The paper adds the two orders, we average them.
-    assert [2 * score for score in heard[0]] == [case["expected"]["S_i"], case["expected"]["S_j"]]
-    assert case["expected"]["winner"] == "j" and heard[0].second > heard[0].first
+    assert [2 * score for score in heard] == [case["expected"]["S_i"], case["expected"]["S_j"]]
+    assert case["expected"]["winner"] == "j" and heard.second > heard.first
 
 
 def check_bracket_slots(case: Case) -> None:
@@ -161,28 +154,14 @@ def check_log_probabilities(case: Case) -> None:
         Outcome(case["input"][key]["A"], case["input"][key]["B"]) for key in ("order_ij", "order_ji")
     )
     expected, tolerance = case["expected"], case["tol"]
-
-    async def compare(match: Match) -> Outcome:
-        return straight if match == Match(0, 1) else swapped
-
-    async def both() -> tuple[float, float]:
-        heard = []
-
-        def topology():
-            heard.extend((yield [Match(0, 1)]))
-            return [0.0, 0.0]
-
-        played = await play(topology(), compare, both_orders=True)
-        return heard[0], position_offset([played.graph])
-
-    debiased, offset = asyncio.run(both())
+    debiased, graph = played_in_both_orders(straight, swapped)
     shares = win_probability(straight), 1 - win_probability(swapped)
     assert shares[0] == pytest.approx(expected["p_i_order_ij"], abs=tolerance)
     assert shares[1] == pytest.approx(expected["p_i_order_ji"], abs=tolerance)
     assert sum(shares) / 2 == pytest.approx(expected["p_i_mean"], abs=tolerance)
     assert debiased.first - debiased.second == pytest.approx(expected["logit_debiased"], abs=tolerance)
     assert win_probability(debiased) == pytest.approx(expected["p_i_from_debiased_logit"], abs=tolerance)
-    assert offset == pytest.approx(expected["position_bias_logit"], abs=tolerance)
+    assert position_offset([graph]) == pytest.approx(expected["position_bias_logit"], abs=tolerance)
 
 
 def win_probability(outcome: Outcome) -> float:
@@ -191,7 +170,7 @@ def win_probability(outcome: Outcome) -> float:
 
 
 def check_live_opponents(case: Case) -> None:
-    board = LiveLeaderboard(gamma=case["input"]["gamma"])
+    board = LiveLeaderboard()
     calls = 0
     for step, entrant in zip(case["expected"]["steps"], case["input"]["arrival"], strict=True):
         assert step["arrives"] == entrant
@@ -209,13 +188,13 @@ def check_live_opponents(case: Case) -> None:
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {
-    "calls_round_robin": check_round_robin,
-    "calls_anchor": check_anchor,
-    "calls_seeded_se": check_single_elimination,
-    "calls_double_elim": check_double_elimination,
-    "calls_swiss": check_swiss,
+    "calls_round_robin": costs(round_robin),
+    "calls_anchor": costs(anchor),
+    "calls_seeded_se": costs(single_elimination),
+    "calls_double_elim": costs(lambda n: double_elimination(n, random.Random(0))),
+    "calls_swiss": costs(lambda n: swiss(n, random.Random(0))),
     "calls_tournament_grpo": check_group_tournament_calls,
-    "calls_live": check_live_calls,
+    "calls_live": costs(lambda n: live(range(n))),
     "minmax_eq8": check_min_max,
     "minmax_eq8_equal": check_min_max,
     "arenarl_quantile_eq6_N8": check_rank_rewards,
@@ -245,12 +224,6 @@ def test_every_reference_case_has_a_check() -> None:
 
 def columns(case: Case, given: str, *expected: str) -> list[tuple[Any, ...]]:
     return list(zip(case["input"][given], *(case["expected"][name] for name in expected), strict=True))
-
-
-def measured(topology: Callable[[], Any]) -> tuple[int, int, int]:
-    """Matches, presentations when each is shown in both orders, and waves."""
-    driven = drive(topology(), lower_number)
-    return driven.calls, 2 * driven.calls, len(driven.waves)
 
 
 def first_round(n: int) -> list[list[int]]:

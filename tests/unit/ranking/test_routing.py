@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking.routing import LiveRoute, is_flat, route
+from scope_selfplay.ranking.matches import LiveRoute, is_flat, route
 
 FLAT, DIVERSE = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]
 GROUPS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=4), max_size=12)
@@ -51,19 +51,6 @@ def test_a_short_budget_does_not_always_serve_the_same_groups() -> None:
 def test_a_negative_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="-1"):
         route([FLAT], [3], random.Random(0), budget=-1)
-
-
-def test_a_live_group_starts_with_its_second_equal_reward() -> None:
-    gate = LiveRoute()
-    assert [gate.arrive(5, 1.0), gate.arrive(2, 1.0), gate.arrive(7, 1.0)] == [[], [5, 2], [7]]
-    assert gate.is_flat
-
-
-def test_a_live_group_stops_at_the_first_reward_that_differs() -> None:
-    gate = LiveRoute()
-    arrivals = [gate.arrive(entrant, reward) for entrant, reward in enumerate([0.0, 0.0, 1.0, 0.0])]
-    assert arrivals == [[], [0, 1], [], []]
-    assert not gate.is_flat
 
 
 def test_a_live_group_that_differs_at_once_never_starts() -> None:

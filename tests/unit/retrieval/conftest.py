@@ -1,9 +1,10 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.values import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
 from tests.world_data import write_world_data
 
@@ -17,6 +18,15 @@ def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(tmp_path: Path) -> Path:
     """A random encoder of E5's family, of one layer."""
     return write_random_encoder(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """JSON lines of ten towns with 30 words each."""
+    path = tmp_path / "corpus.jsonl"
+    lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} " * 30} for n in range(10)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 @pytest.fixture

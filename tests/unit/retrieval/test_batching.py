@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import pytest
 
 from retrieval.batching import Batcher
-from retrieval.hits import Hit
-from scope_selfplay.errors import SearchError
+from retrieval.wire import Hit
+from scope_selfplay.base.errors import SearchError
 
 
 class HeldEngine:
@@ -103,17 +103,6 @@ async def test_a_failing_batch_fails_its_own_queries_only() -> None:
     with pytest.raises(SearchError):
         await batcher.submit("poison", 1)
     assert await batcher.submit("fine", 1) == [Hit(4, 1.0)]
-
-
-async def test_queries_that_nobody_awaits_any_more_are_not_searched() -> None:
-    engine = HeldEngine(seconds=None)
-    batcher = Batcher(engine, linger=0.0)
-    first, gone, last = (batcher.submit(query, 1) for query in ("first", "gone", "last"))
-    await asyncio.sleep(0)
-    gone.cancel()
-    engine.go.set()
-    await asyncio.gather(first, last)
-    assert engine.batches == [["first"], ["last"]]
 
 
 async def test_a_query_that_nobody_awaits_any_more_leaves_its_place_in_the_queue() -> None:

@@ -1,22 +1,13 @@
 """The same command again goes on or finds what is finished; another one is refused, and says why."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.cli import index
-from scope_selfplay.errors import CorpusError, RunMismatchError
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} words " * 30} for n in range(10)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+from retrieval.commands import index
+from scope_selfplay.base.errors import CorpusError, RunMismatchError
 
 
 @pytest.fixture
@@ -62,7 +53,7 @@ def test_other_questions_and_another_model_are_another_index(
 ) -> None:
     dense = ("--profile", "balanced", "--encoder", model)
     questions = model.parent / "questions.jsonl"
-    questions.write_text('{"question": "word3 words"}\n')
+    questions.write_text('{"question": "word3"}\n')
     assert build(*dense, "--questions", questions).exit_code == 0
     refused(build(*dense), "was begun with other --questions")
     config = model / "config.json"

@@ -1,17 +1,14 @@
 """Two equal builds at once: one builds, the other waits and finds the index."""
 
-import errno
-import fcntl
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from retrieval.build import build_bm25, lock_folder
-from retrieval.index_folder import read_manifest
-from scope_selfplay.errors import ExitCode, StorageError
-from scope_selfplay.schemas import Document
+from retrieval.build import build_bm25
+from retrieval.folder import read_manifest
+from scope_selfplay.base.values import Document
 
 
 def test_a_second_build_waits_and_finds_the_index_of_the_first(
@@ -41,31 +38,6 @@ def test_a_second_build_waits_and_finds_the_index_of_the_first(
     other.join(20)
     assert second == [read_manifest(tmp_path).identity]
     assert f"waiting up to 60 s for process {os.getpid()} on" in capsys.readouterr().err
-
-
-def test_a_folder_that_stays_held_is_refused_with_who_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("retrieval.build.LOCK_TIMEOUT", 0.05)
-    with (
-        lock_folder(tmp_path),
-        pytest.raises(StorageError, match=f"process {os.getpid()} on .* is building there") as refused,
-        lock_folder(tmp_path),
-    ):
-        pass
-    assert refused.value.exit_code == ExitCode.OUTSIDE
-
-
-def test_a_volume_without_locks_is_said_and_built_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with lock_folder(tmp_path):
-        pass
-    assert "has no locks" in capsys.readouterr().err
 
 
 def test_a_finished_index_that_cannot_be_written_is_found(

@@ -1,13 +1,14 @@
 import asyncio
 import gc
 import tracemalloc
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.cache import ANSWER_BYTES, AnswerCache
-from retrieval.hits import Hit
-from scope_selfplay.errors import SearchError
+from retrieval.batching import ANSWER_BYTES, AnswerCache
+from retrieval.wire import Hit
+from scope_selfplay.base.errors import SearchError
 
 Answer = asyncio.Future[list[Hit]]
 
@@ -30,12 +31,12 @@ async def settle() -> None:
 
 
 async def test_equal_queries_in_flight_share_one_search() -> None:
-    searches = Searches()
-    cache = AnswerCache(searches, 10)
+    searches, counts = Searches(), Counter[str]()
+    cache = AnswerCache(searches, 10, lambda answer: counts.update([answer]))
     answers = [cache.ask("same", 3) for _ in range(8)]
     searches.pending["same", 3].set_result([Hit(1, 0.5)])
     assert await asyncio.gather(*answers) == [[Hit(1, 0.5)]] * 8
-    assert (searches.count, cache.counts) == (1, (0, 7, 1))
+    assert (searches.count, counts) == (1, {"joined": 7, "searched": 1})
 
 
 async def test_a_remembered_answer_needs_no_search_but_another_topk_does() -> None:
@@ -113,17 +114,6 @@ async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
         SearchError
     ] * 2
     assert cache.is_missing(["q"], 3)
-
-
-async def test_a_caller_that_leaves_does_not_take_the_answer_from_the_others() -> None:
-    searches = Searches()
-    cache = AnswerCache(searches, 10)
-    leaving, staying = cache.ask("q", 3), cache.ask("q", 3)
-    leaving.cancel()
-    await settle()
-    searches.pending["q", 3].set_result([Hit(2, 1.0)])
-    assert await staying == [Hit(2, 1.0)]
-    assert leaving.cancelled()
 
 
 async def test_when_the_last_caller_leaves_the_search_is_cancelled_and_a_new_caller_begins_another() -> None:

@@ -1,30 +1,24 @@
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from retrieval.cli import index, serve_retriever
-from scope_selfplay.errors import ConfigError, ExitCode, RecordError
+from retrieval.commands import index, serve_retriever
+from scope_selfplay.base.errors import ConfigError
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} " * 30} for n in range(10)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def test_build_check_and_info_of_a_bm25_index(tmp_path: Path, corpus: Path) -> None:
+def test_build_and_check_of_a_bm25_index(tmp_path: Path, corpus: Path) -> None:
     run, folder = CliRunner(), str(tmp_path / "index")
     built = run.invoke(index, ["build", str(corpus), folder], catch_exceptions=False)
     assert built.exit_code == 0
     assert "10 passages" in built.stdout
     assert "estimate" in built.stderr
     assert "files intact" in run.invoke(index, ["check", folder], catch_exceptions=False).stdout
-    record = json.loads(run.invoke(index, ["info", folder], catch_exceptions=False).stdout)
+    record = json.loads(run.invoke(index, ["check", folder, "--json"], catch_exceptions=False).stdout)
     assert (record["kind"], record["rows"]) == ("bm25", 10)
 
 
@@ -39,16 +33,6 @@ def test_an_estimate_alone_builds_nothing(tmp_path: Path, corpus: Path) -> None:
     done = CliRunner().invoke(index, arguments, catch_exceptions=False)
     assert "memory" in done.stderr
     assert not (tmp_path / "index").exists()
-
-
-def test_a_damaged_index_is_the_users_error_with_the_files_name(tmp_path: Path, corpus: Path) -> None:
-    folder = tmp_path / "index"
-    CliRunner().invoke(index, ["build", str(corpus), str(folder)], catch_exceptions=False)
-    (folder / "vocab.index.json").write_text("{}")
-    done = CliRunner().invoke(index, ["check", str(folder)])
-    assert isinstance(done.exception, RecordError)
-    assert "vocab.index.json" in str(done.exception)
-    assert done.exception.exit_code == ExitCode.USER
 
 
 def test_serving_with_a_token_that_is_not_set_is_refused() -> None:
@@ -68,7 +52,6 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str, monkeypatch: py
     ("arguments", "said"),
     [
         (["x", "--deadline", "0"], r"--deadline 0: expected seconds above 0"),
-        (["x", "--deadline", "nan"], r"--deadline nan: expected seconds above 0"),
         (["x", "--deadline", "inf"], r"--deadline inf: expected seconds above 0"),
         (["x", "--drain", "-1"], r"--drain -1: expected seconds, 0 or more"),
     ],
@@ -81,18 +64,9 @@ def test_serving_options_without_a_meaning_are_refused_in_one_line(arguments: li
     assert "\n" not in str(done.exception)
 
 
-def test_an_encoder_whose_name_tells_no_family_needs_one(tmp_path: Path, corpus: Path) -> None:
-    """A copy of E5 under another name was encoded without its prefixes, and nothing said so."""
-    arguments = [
-        "build",
-        str(corpus),
-        str(tmp_path / "index"),
-        "--profile",
-        "flat",
-        "--encoder",
-        "models/mine",
-    ]
-    done = CliRunner().invoke(index, arguments)
-    assert isinstance(done.exception, ConfigError)
-    assert "give --family e5" in str(done.exception)
-    assert not (tmp_path / "index").exists()
+def test_words_are_indexed_and_served_without_faiss() -> None:
+    """The extra `local` has BM25 and no FAISS."""
+    code = (
+        "import sys; sys.modules['faiss'] = None; import retrieval.build, retrieval.server, retrieval.workers"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.build_command import build
-from retrieval.cache import LookupCounts
-from retrieval.cli import serve_retriever
+from retrieval.commands import build, serve_retriever
 from retrieval.profiles import PROFILES
 from retrieval.service import RetrieverMetrics
 
@@ -21,7 +19,7 @@ def test_every_option_is_in_the_docs(command: object) -> None:
 
 
 def test_every_metric_is_in_the_docs() -> None:
-    exposed = RetrieverMetrics().render(LookupCounts(0, 0, 0)).decode()
+    exposed = RetrieverMetrics().render().decode()
     names = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
     assert names
     assert [name for name in names if name.removesuffix("_created") not in PAGE] == []

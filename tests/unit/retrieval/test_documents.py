@@ -1,13 +1,10 @@
 """Whole documents by the id of one of their passages."""
 
-import asyncio
-
 import pytest
 
-from retrieval.documents import LONGEST_DOCUMENT, DocumentLookup
-from retrieval.in_process import bm25_searcher
+from retrieval.corpus import LONGEST_DOCUMENT, DocumentLookup
 from retrieval.passages import Passages
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.values import Document
 
 PIECES = [
     Document(id=f"{title}-{number}", title=title, text=f"{title} {number}.")
@@ -50,14 +47,3 @@ def test_a_document_is_bounded() -> None:
     pieces = [Document(id=f"p{row}", title="long", text="x" * 1000) for row in range(900)]
     found = lookup(pieces).document("p400")
     assert found is not None and len(found.text) == LONGEST_DOCUMENT
-
-
-def test_a_searcher_in_this_process_gives_documents_too() -> None:
-    searcher = bm25_searcher(PIECES)
-
-    async def opened() -> Document | None:
-        (passage, *_) = await searcher.search("Verrin", 1)
-        return await searcher.document(passage.id)
-
-    found = asyncio.run(opened())
-    assert found is not None and found.text == "Verrin 0. Verrin 1. Verrin 2."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.index_folder import OFFSETS, PASSAGES
+from retrieval.folder import OFFSETS, PASSAGES
 from retrieval.passages import (
     Passages,
     join_contents,
@@ -16,8 +16,8 @@ from retrieval.passages import (
     unique,
     write_passages,
 )
-from scope_selfplay.errors import CorpusError, RecordError
-from scope_selfplay.schemas import Document
+from scope_selfplay.base.errors import CorpusError, RecordError
+from scope_selfplay.base.values import Document
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

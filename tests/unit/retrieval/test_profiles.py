@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.profiles import PROFILES, ProfileName, cells, estimate, factory
+from retrieval.profiles import PROFILES, BuildEstimate, ProfileName, cells, estimate, factory
 
 WIKIPEDIA = 21_015_324
 
@@ -28,6 +28,10 @@ def test_factory_strings(name: ProfileName, rows: int, expected: str) -> None:
     assert factory(name, rows) == expected
 
 
+def of_wikipedia(name: ProfileName) -> BuildEstimate:
+    return estimate(name, rows=WIKIPEDIA, dimensions=768, corpus_bytes=14 * 10**9, passages_per_second=100.0)
+
+
 @pytest.mark.parametrize(
     ("name", "gigabytes"),
     [
@@ -38,20 +42,14 @@ def test_factory_strings(name: ProfileName, rows: int, expected: str) -> None:
     ],
 )
 def test_wikipedia_needs_the_sizes_that_the_docs_say(name: ProfileName, gigabytes: float) -> None:
-    costs = estimate(name, rows=WIKIPEDIA, dimensions=768, corpus_bytes=14 * 10**9, passages_per_second=100.0)
+    costs = of_wikipedia(name)
     assert costs.index_bytes / 1e9 == pytest.approx(gigabytes, rel=0.04)
     assert costs.encode_seconds == pytest.approx(210_153, rel=0.01)
     assert costs.build_disk > costs.index_bytes + 14 * 10**9 - 1
 
 
 def test_the_compact_profile_fits_a_16_gb_machine() -> None:
-    costs = estimate(
-        ProfileName.COMPACT,
-        rows=WIKIPEDIA,
-        dimensions=768,
-        corpus_bytes=14 * 10**9,
-        passages_per_second=100.0,
-    )
+    costs = of_wikipedia(ProfileName.COMPACT)
     assert costs.serve_memory < 16e9
     assert costs.build_memory < 32e9
 

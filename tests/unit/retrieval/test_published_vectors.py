@@ -6,16 +6,15 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from retrieval import gpu_passages
-from retrieval.build_command import build
+from retrieval import build_dense as gpu_passages
+from retrieval.client import open_searcher
+from retrieval.commands import build
 from retrieval.encoder import FAMILIES, Backend, open_encoder, prepare_encoder
-from retrieval.in_process import open_searcher
-from retrieval.index_folder import read_manifest
+from retrieval.folder import read_manifest
 from retrieval.passages import join_contents
-from scope_selfplay.errors import ConfigError, CorpusError, RunMismatchError
-from scope_selfplay.passage_files import read_passages
+from scope_selfplay.base.errors import ConfigError, CorpusError, RunMismatchError
+from scope_selfplay.corpus.read import read_passages
 
 ROWS = 300
 
@@ -101,21 +100,8 @@ def test_what_contradicts_published_vectors_is_said(source: Path, model: Path, t
 
 def test_without_a_gpu_its_option_says_so(source: Path, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    done = CliRunner().invoke(
-        build,
-        [
-            str(source),
-            str(tmp_path / "index"),
-            "--profile",
-            "flat",
-            "--encoder",
-            str(model),
-            "--device",
-            "cuda",
-        ],
-    )
-    assert isinstance(done.exception, ConfigError)
-    assert "torch sees no GPU here; leave it out to encode on the CPU" in str(done.exception)
+    with pytest.raises(ConfigError, match="torch sees no GPU here; leave it out to encode on the CPU"):
+        built(source, tmp_path / "index", model, "--device", "cuda")
 
 
 @pytest.mark.integration

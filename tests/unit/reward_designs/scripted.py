@@ -4,20 +4,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.gates import Gate
-from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
-from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.measures import joined_values
-from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
-from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
-from scope_selfplay.rewards import group_advantages
-from scope_selfplay.schemas import (
-    Comparison,
+from scope_selfplay.base.values import (
     Criterion,
-    Document,
     Fault,
+    Key,
     Outcome,
     Passage,
     Priority,
@@ -29,8 +19,38 @@ from scope_selfplay.schemas import (
     Turn,
     Verdict,
 )
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.designs.design import Arrivals, RolloutGroup
+from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
+from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
+from scope_selfplay.judge.protocol import (
+    GradeQuestion,
+    Judge,
+    PairQuestion,
+    Question,
+    Reply,
+    RubricQuestion,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.rewards.equations import group_advantages
+from scope_selfplay.rewards.measures import joined_values
 
 UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
+JUDGED = [
+    "implicit",
+    "explicit",
+    "pairwise",
+    "pointwise",
+    "win_rate",
+    "tournament_grpo_2_1_1",
+    "tournament_grpo_4_2_2",
+    "arenarl",
+    "live",
+    "balanced",
+]
+"""Presets that ask a judge to compare or to score; `rubric` has criteria graded."""
 TASK = Task(id="t1", text="Why?", type="long_form_qa", document_id="d1", reference="eight")
 RUBRIC = Rubric(
     task_id="t1",
@@ -57,63 +77,38 @@ class ScriptedJudge:
         self._bias = bias
         self._writes = writes
 
-    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case RubricQuestion():
+                self.asked.append(("rubric",))
+                return Reply(RUBRIC, Verdict(value=True)) if self._writes else Reply(None, UNREADABLE)
+            case GradeQuestion(criterion=criterion, answer=answer):
+                self.asked.append(("grade", answer))
+                if answer in self._fails:
+                    return Reply(None, UNREADABLE)
+                met = worth(answer, criterion) >= 5
+                return Reply(met, Verdict(value=met))
+            case PairQuestion(first=first, second=second, style=style):
+                self._see("compare", question.rubric, first, second)
+                if self._fails & {str(first.answer), str(second.answer)}:
+                    return Reply(None, UNREADABLE)
+                scores = (worth(first.answer) + self._bias, worth(second.answer))
+                return outcome(*scores, style=style)
+            case SelectQuestion(candidates=candidates, winners=winners):
+                self._see("select", question.rubric, *candidates)
+                if self._fails & {str(each.answer) for each in candidates}:
+                    return Reply(None, UNREADABLE)
+                order = sorted(range(len(candidates)), key=lambda number: -worth(candidates[number].answer))
+                return Reply(order[:winners], Verdict(value=True, reasoning="by their worth"))
+            case ScoreQuestion(rollout=rollout, rubric=rubric, scale=scale):
+                answer = str(rollout.answer)
+                self.asked.append(("score", answer))
+                if answer in self._fails:
+                    return Reply(None, UNREADABLE)
+                value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
+                said = Verdict(value=True, reasoning="by its worth")
+                return Reply(value / 10 if scale.of_trace else value, said)
         raise AssertionError("rewards need no gate")
-
-    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        self.asked.append(("rubric",))
-        return RUBRIC if self._writes else None
-
-    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
-        self.asked.append(("grade", answer))
-        if answer in self._fails:
-            return Verdict(value=None, fault=Fault.UNREADABLE)
-        return Verdict(value=worth(answer, criterion) >= 5)
-
-    async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        repeat: int = 0,
-    ) -> Comparison:
-        self._see("compare", rubric, first, second)
-        outcome: Outcome | None = None
-        verdict = Verdict(value=None, fault=Fault.UNREADABLE)
-        if not self._fails & {str(first.answer), str(second.answer)}:
-            scores = (worth(first.answer) + self._bias, worth(second.answer))
-            outcome = Outcome(*scores) if style.is_scored else preference(*scores)
-            verdict = Verdict(value=True)
-        return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
-
-    async def select(
-        self,
-        task: Task,
-        rubric: Rubric | None,
-        candidates: Sequence[Rollout],
-        winners: int,
-        *,
-        repeat: int = 0,
-    ) -> Selected:
-        self._see("select", rubric, *candidates)
-        if self._fails & {str(each.answer) for each in candidates}:
-            return Selected(None, UNREADABLE)
-        order = sorted(range(len(candidates)), key=lambda number: -worth(candidates[number].answer))
-        return Selected(order[:winners], Verdict(value=True, reasoning="by their worth"))
-
-    async def score(
-        self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
-    ) -> PointwiseScore:
-        answer = str(rollout.answer)
-        self.asked.append(("score", answer))
-        if answer in self._fails:
-            return PointwiseScore(None, UNREADABLE)
-        value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
-        said = Verdict(value=True, reasoning="by its worth")
-        return PointwiseScore(value / 10 if scale.of_trace else value, said)
 
     def _see(self, what: str, rubric: Rubric | None, *rollouts: Rollout) -> None:
         self.asked.append((what, *(str(each.answer) for each in rollouts)))
@@ -123,6 +118,11 @@ class ScriptedJudge:
 def worth(answer: str | None, criterion: Criterion | None = None) -> float:
     places = [each.text for each in RUBRIC.criteria]
     return float((answer or "").split()[places.index(criterion.text) if criterion else 0])
+
+
+def outcome(first: float, second: float, *, style: Style) -> Reply[Outcome]:
+    found = Outcome(first, second) if style.is_scored else preference(first, second)
+    return Reply(found, Verdict(value=True))
 
 
 def preference(first: float, second: float) -> Outcome:
@@ -164,22 +164,12 @@ def rollouts(*answers: str | None, first: int = 0) -> list[Rollout]:
 class JudgeOfThoughts(ScriptedJudge):
     """A trace is worth the number that its last thought begins with."""
 
-    async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        repeat: int = 0,
-    ) -> Comparison:
-        scores = [float(str(each.turns[-1].thinking).split()[0]) for each in (first, second)]
-        self.asked.append(("compare", first.id, second.id))
-        outcome = Outcome(*scores) if style.is_scored else preference(*scores)
-        return Comparison(
-            first_id=first.id, second_id=second.id, outcome=outcome, verdict=Verdict(value=True)
-        )
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        assert isinstance(question, PairQuestion)
+        pair = (question.first, question.second)
+        scores = [float(str(each.turns[-1].thinking).split()[0]) for each in pair]
+        self.asked.append(("compare", *(each.id for each in pair)))
+        return outcome(*scores, style=question.style)
 
 
 def all_right(thoughts: Sequence[int]) -> list[Rollout]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.rewards import summed_objectives
+from scope_selfplay.rewards.equations import summed_objectives
 from tests.reference_files import read_reference, reference_cases
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollout, rollouts
 

@@ -7,36 +7,24 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
-from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
-from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.judge import Judge, LexicalJudge
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.server import lexical_app
-from scope_selfplay.prompts import Pack
-from scope_selfplay.reward_designs.groups import RolloutGroup
-from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.base.values import Rollout, Rubric, Task
+from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, make_documents, read_article, write_question
+from scope_selfplay.designs.design import RolloutGroup
+from scope_selfplay.judge.endpoint import with_models
+from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import Judge, Question, Reply, RubricQuestion
+from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.judge.served import lexical_app
+from scope_selfplay.net.serve import serving
+from scope_selfplay.prompts.pack import Pack
 from tests.judges import pack
-from tests.unit.reward_designs.scripted import StepRewards, finished_group, rewards_of_step, rollout
+from tests.unit.reward_designs.scripted import JUDGED, StepRewards, finished_group, rewards_of_step, rollout
 
 __all__ = ["pack"]
 
 DOCUMENTS = make_documents(random.Random(7), 20, source="world")
-PRESETS = (
-    "rubric",
-    "implicit",
-    "explicit",
-    "pairwise",
-    "pointwise",
-    "win_rate",
-    "tournament_grpo_2_1_1",
-    "arenarl",
-    "live",
-    "balanced",
-)
 
 
 async def a_group() -> tuple[Task, Rubric, list[Rollout]]:
@@ -46,7 +34,7 @@ async def a_group() -> tuple[Task, Rubric, list[Rollout]]:
     facts = list(entity.facts.items())[:3]
     text = write_question(FactQuestion(tuple(noun for noun, _ in facts), (), entity.name))
     task = Task(id="t1", text=text, type="long_form_qa", document_id=DOCUMENTS[0].id)
-    rubric = await LexicalJudge(DOCUMENTS).write_rubric(task, (DOCUMENTS[0],))
+    rubric = (await LexicalJudge(DOCUMENTS).ask(RubricQuestion(task, (DOCUMENTS[0],)))).value
     assert rubric is not None
     said = [BY_NOUN[noun].sentence(value) for noun, value in facts]
     answers = (" ".join(said), said[0], "Its river is dry.")
@@ -64,7 +52,7 @@ async def step(preset: str, judge: Judge, groups: Sequence[RolloutGroup]) -> Ste
     return await rewards_of_step(SolverConfig.model_validate({"reward": preset}), judge, groups)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["rubric", *JUDGED])
 async def test_a_judge_over_the_wire_gives_the_rewards_of_the_judge_at_hand(preset: str, pack: Pack) -> None:
     at_hand = await rewards(preset, LexicalJudge(DOCUMENTS))
     async with serving(lexical_app(DOCUMENTS)) as url:
@@ -87,7 +75,7 @@ async def test_a_step_of_many_groups_is_judged_side_by_side() -> None:
     most = 0
 
     class Counting(LexicalJudge):
-        async def compare(self, *given: Any, **named: Any) -> Comparison:
+        async def ask(self, question: Question[Any]) -> Reply[Any]:
             nonlocal most
             call = object()
             on_their_way.add(id(call))
@@ -95,7 +83,7 @@ async def test_a_step_of_many_groups_is_judged_side_by_side() -> None:
             for _ in range(50):
                 await asyncio.sleep(0)
             on_their_way.remove(id(call))
-            return await super().compare(*given, **named)
+            return await super().ask(question)
 
     task, rubric, rollouts = await a_group()
     groups = [finished_group(task, rubric, rollouts, ("g", number)) for number in range(20)]

@@ -1,16 +1,16 @@
 """What is missing stays missing: failed calls, failed rollouts, absent answers; and who has nobody to meet."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.judge import PointwiseScore
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.reward_designs.step_rewards import open_design
-from scope_selfplay.schemas import Rubric
+from scope_selfplay.base.values import Criterion, Rubric
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.designs.step import open_design
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import Question, Reply, ScoreQuestion
 from tests.unit.reward_designs.scripted import (
+    JUDGED,
     RUBRIC,
     TASK,
     UNREADABLE,
@@ -21,18 +21,6 @@ from tests.unit.reward_designs.scripted import (
     rollouts,
 )
 
-JUDGED = [
-    "implicit",
-    "explicit",
-    "pairwise",
-    "pointwise",
-    "win_rate",
-    "tournament_grpo_2_1_1",
-    "tournament_grpo_4_2_2",
-    "arenarl",
-    "live",
-    "balanced",
-]
 RELATIVE = JUDGED[2:3] + JUDGED[4:]
 WITH_FORMAT = ("implicit", "explicit", "pairwise", "tournament_grpo_2_1_1", "tournament_grpo_4_2_2")
 
@@ -58,13 +46,11 @@ def test_without_a_valid_answer_the_reward_is_zero_and_its_format_part(
     assert not any(str(answer) in asked[1:] for asked in judge.asked)
 
 
-def test_an_explicit_reward_without_an_answer_needs_no_criteria_in_the_rubric_of_the_task() -> None:
-    async def rewards() -> list[float | None]:
-        config = SolverConfig(reward="explicit")
-        group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=()), rollouts("", "9 9 9"), key=())
-        return await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
-
-    assert asyncio.run(rewards())[0] == 0.5
+async def test_an_explicit_reward_without_an_answer_needs_no_criteria_in_the_rubric_of_the_task() -> None:
+    config = SolverConfig(reward="explicit")
+    group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=()), rollouts("", "9 9 9"))
+    found = await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
+    assert found[0] == 0.5
 
 
 @pytest.mark.parametrize("preset", JUDGED)
@@ -94,12 +80,11 @@ def test_an_entrant_that_no_call_told_anything_about_has_no_reward() -> None:
 
 def test_a_criterion_without_score_is_left_out_of_an_explicit_reward() -> None:
     class Half(ScriptedJudge):
-        async def score(self, *given: Any, **named: Any) -> PointwiseScore:
-            return (
-                PointwiseScore(None, UNREADABLE)
-                if given[2].text == "third"
-                else await super().score(*given, **named)
-            )
+        async def ask(self, question: Question[Any]) -> Reply[Any]:
+            match question:
+                case ScoreQuestion(rubric=Criterion(text="third")):
+                    return Reply(None, UNREADABLE)
+            return await super().ask(question)
 
     settings = {"reward": {"design": "explicit", "max_missing": 0.5}}
     (found,) = reward(settings, Half(), rollouts("8 5 10", "0 0 0")).rewards
@@ -110,20 +95,17 @@ def test_a_criterion_without_score_is_left_out_of_an_explicit_reward() -> None:
     ("weights", "expected"),
     [((1, 1, 1), (3 * 0.8 + 2 * 0.5 + 1.0) / 6), ((1, 5, 2), (0.8 + 5 * 0.5 + 2 * 1.0) / 8)],
 )
-def test_an_explicit_reward_uses_the_weights_of_a_rubric_or_its_priorities_where_all_weigh_the_same(
+async def test_an_explicit_reward_uses_the_weights_of_a_rubric_or_its_priorities_where_all_weigh_the_same(
     weights: tuple[float, ...], expected: float
 ) -> None:
-    criteria = [
+    criteria = tuple(
         criterion.model_copy(update={"weight": float(weight)})
         for criterion, weight in zip(RUBRIC.criteria, weights, strict=True)
-    ]
-
-    async def rewards() -> list[float | None]:
-        config = SolverConfig.model_validate({"reward": {"design": "explicit", "rubrics": "task"}})
-        group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=tuple(criteria)), rollouts("8 5 10"))
-        return await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
-
-    assert asyncio.run(rewards()) == [pytest.approx(0.5 * (expected + 1))]
+    )
+    config = SolverConfig.model_validate({"reward": {"design": "explicit", "rubrics": "task"}})
+    group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=criteria), rollouts("8 5 10"))
+    found = await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
+    assert found == [pytest.approx(0.5 * (expected + 1))]
 
 
 @pytest.mark.parametrize("preset", ["implicit", "explicit", "pairwise", "tournament_grpo_4_2_2"])
@@ -179,12 +161,3 @@ def test_a_group_without_any_answer_is_all_zeros(preset: str) -> None:
     judge = ScriptedJudge()
     assert reward({"reward": preset}, judge, rollouts(None, None, None)).rewards == [[0.0, 0.0, 0.0]]
     assert [asked for asked in judge.asked if asked != ("rubric",)] == []
-
-
-@pytest.mark.parametrize("preset", RELATIVE)
-@pytest.mark.parametrize("size", [2, 3, 5, 6, 7, 9])
-def test_any_number_of_answers_can_be_ranked(preset: str, size: int) -> None:
-    answers = [str(number) for number in range(size)]
-    (rewards,) = reward({"reward": preset}, ScriptedJudge(), rollouts(*answers)).rewards
-    known = [each for each in rewards if each is not None]
-    assert len(known) == size and max(known) == rewards[-1]

@@ -5,24 +5,20 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.measures import Measures, joined_values
-from scope_selfplay.reward_designs.answers import Rewards
-from scope_selfplay.reward_designs.peers import Peers
-from scope_selfplay.reward_designs.step_rewards import open_rewarder, reward_metrics
-from scope_selfplay.schemas import Comparison, Outcome, Rollout
-from tests.unit.reward_designs.scripted import (
-    RUBRIC,
-    TASK,
-    ScriptedJudge,
-    finished_group,
-    rollouts,
-)
+from scope_selfplay.base.values import Outcome, Rollout
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.designs.answers import Rewards
+from scope_selfplay.designs.design import Peers
+from scope_selfplay.designs.step import open_rewarder, reward_metrics
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.protocol import PairQuestion, Question, Reply
+from scope_selfplay.rewards.measures import Measures, joined_values
+from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, finished_group, rollouts
 
 RIGHT = TASK.model_copy(update={"reference": "9"})
 
@@ -60,13 +56,13 @@ class Member:
 class Noisy(ScriptedJudge):
     """Prefers what is shown first, and its scores have noise that depends on the two shown alone."""
 
-    async def compare(self, *given: Any, **named: Any) -> Comparison:
-        found = await super().compare(*given, **named)
-        assert found.outcome is not None
-        rng = random.Random(f"{found.first_id} {found.second_id}")
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        found = await super().ask(question)
+        assert isinstance(question, PairQuestion) and found.value is not None
+        rng = random.Random(f"{question.first.id} {question.second.id}")
         mood = rng.gauss(0.0, 1.0)
-        first, second = (score + mood + rng.gauss(0.0, 0.5) for score in found.outcome)
-        return found.model_copy(update={"outcome": Outcome(first, second)})
+        first, second = (score + mood + rng.gauss(0.0, 0.5) for score in found.value)
+        return replace(found, value=Outcome(first, second))
 
 
 def share_of_step(

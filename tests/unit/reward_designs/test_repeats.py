@@ -4,20 +4,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.base.values import Selection
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.designs.step import open_rewarder, records_of
+from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.fences import read_fences
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of
+from scope_selfplay.judge.protocol import SelectQuestion
+from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import TASK, JudgeOver, judge_over, pack
-from tests.unit.reward_designs.scripted import (
-    RUBRIC,
-    ScriptedJudge,
-    finished_group,
-    reward,
-    rollouts,
-)
+from tests.unit.reward_designs.scripted import RUBRIC, ScriptedJudge, finished_group, reward, rollouts
 
 __all__ = ["judge_over", "pack"]
 
@@ -31,18 +27,10 @@ def first_shown(request: ServedRequest) -> ServedReply:
     return ServedReply(f'{{"winners": ["{first.mark}"]}}')
 
 
-def test_the_same_pair_is_shown_in_both_orders_over_the_repeats() -> None:
-    judge = ScriptedJudge()
-    reward({"reward": REWARD}, judge, rollouts(*ANSWERS))
-    shown = [asked[1:] for asked in judge.asked]
-    assert len(shown) == 8 * 7
-    assert any((other, one) in shown for one, other in shown)
-
-
 def test_records_hold_the_order_shown_and_the_repeat() -> None:
     judge = ScriptedJudge()
     found = reward({"reward": REWARD}, judge, rollouts(*ANSWERS))
-    selections = [selection for records in found.records for selection in records.selections]
+    selections = [selection for records in found.records for selection in records.of(Selection)]
     by_id = {f"r{number}": answer for number, answer in enumerate(ANSWERS)}
     recorded = [tuple(by_id[name] for name in selection.candidate_ids) for selection in selections]
     assert sorted(recorded) == sorted(asked[1:] for asked in judge.asked)
@@ -60,7 +48,7 @@ async def test_every_match_of_every_repeat_is_a_call_of_its_own(judge_over: Judg
     assert len(fake.requests) == 56
     assert len({request.body["seed"] for request in fake.requests}) == 56
     (records,) = records_of(judged)
-    leads = [selection.candidate_ids[0] for selection in records.selections]
+    leads = [selection.candidate_ids[0] for selection in records.of(Selection)]
     assert len(set(leads)) == 8
 
 
@@ -71,6 +59,8 @@ async def test_kept_replies_serve_a_repeated_step_and_not_another_repeat(
     pair = rollouts("One.", "Two.")
     async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
         for _ in range(2):
-            await asyncio.gather(*(judge.select(TASK, None, pair, 1, repeat=repeat) for repeat in range(3)))
+            await asyncio.gather(
+                *(judge.ask(SelectQuestion(TASK, None, pair, 1, repeat=repeat)) for repeat in range(3))
+            )
 
     assert len(fake.requests) == 3

@@ -1,12 +1,12 @@
 """What the judges of the papers see: in Reasoning Arena the response without thoughts, in ArenaRL no results."""
 
+from typing import Any
+
 import pytest
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.judge import PointwiseScore, Scale, Style
-from scope_selfplay.judge.protocol import View
-from scope_selfplay.judge.shown import shown
-from scope_selfplay.schemas import Comparison, Criterion, Rollout, Rubric, Task
+from scope_selfplay.base.values import Rollout
+from scope_selfplay.judge.fences import View, shown
+from scope_selfplay.judge.protocol import PairQuestion, Question, Reply, ScoreQuestion
 from tests.unit.reward_designs.scripted import TASK, ScriptedJudge, all_right, reward, rollout
 
 PAIRED = ("reasoning_arena", "reasoning_arena_live")
@@ -21,24 +21,13 @@ class JudgeThatNotes(ScriptedJudge):
         super().__init__()
         self.seen: list[str] = []
 
-    async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        repeat: int = 0,
-    ) -> Comparison:
-        self.seen += [shown(each, style.view).text for each in (first, second)]
-        return await super().compare(task, first, second, style=style, rubric=rubric, repeat=repeat)
-
-    async def score(
-        self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
-    ) -> PointwiseScore:
-        self.seen.append(shown(rollout, View.TRACE).text)
-        return await super().score(task, rollout, rubric, scale=scale)
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case PairQuestion(first=first, second=second, style=style):
+                self.seen += [shown(each, style.view).text for each in (first, second)]
+            case ScoreQuestion(rollout=rollout):
+                self.seen.append(shown(rollout, View.TRACE).text)
+        return await super().ask(question)
 
 
 def solved(number: int) -> Rollout:
@@ -68,12 +57,6 @@ def test_thoughts_are_shown_where_a_run_wants_that(preset: str) -> None:
     settings = {"reward": {"design": preset, "thoughts": True}, "routing": "verifier"}
     reward(settings, judge, [solved(number) for number in range(8)], task=RIGHT)
     assert judge.seen and all("secret" in seen for seen in judge.seen)
-
-
-def test_other_designs_show_whole_traces_unless_they_say_otherwise() -> None:
-    for design in ("live", "win_rate", "pointwise"):
-        settings = SolverConfig.model_validate({"reward": design}).reward
-        assert settings.model_dump()["thoughts"] is True
 
 
 @pytest.mark.parametrize(("settings", "results"), [({}, False), ({"results": True}, True)])

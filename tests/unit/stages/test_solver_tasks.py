@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import load_config
-from scope_selfplay.stages.solver_tasks import given_order, steps_that_tasks_last
+from scope_selfplay.config.load import load_config
+from scope_selfplay.stages.train import given_order, steps_that_tasks_last
 
 CASES = json.loads((Path(__file__).parents[2] / "reference" / "step_cases.json").read_text())["cases"]
 NAMES = [f"t{number}" for number in range(10)]

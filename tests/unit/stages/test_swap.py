@@ -2,12 +2,13 @@
 
 import pytest
 
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.inference.protocol import ScriptedModel
-from scope_selfplay.schemas import Passage, Rollout
-from scope_selfplay.stages.swap import answered_from, searches_of
-from scope_selfplay.tools import searching
+from scope_selfplay.base.sampling import ScriptedModel
+from scope_selfplay.base.values import Passage, Rollout
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import Player, run_episode, solver_episode
+from scope_selfplay.search.tools import searching
+from scope_selfplay.stages.compare import answered_from, searches_of
 from tests.word_codec import WordCodec
 
 CODEC = WordCodec()
@@ -39,7 +40,7 @@ async def answered(searched: Rollout, *turns: str) -> Rollout:
     """`turns` are what the answering Solver says, from its first own turn on."""
     first = len(searches_of(searched))
     model = ScriptedModel(CODEC, lambda _, key: turns[int(key[-1]) - first], identity="S_3")
-    return await answered_from(searched, episode(), model, FORMAT, key=KEY)
+    return await answered_from(searched, episode(), Player(model, FORMAT), key=KEY)
 
 
 async def test_the_answer_is_written_from_the_searches_of_another() -> None:

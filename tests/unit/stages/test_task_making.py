@@ -1,187 +1,268 @@
-"""The quota: in document order, whatever finishes first, and nothing made twice."""
+"""Task making: the quota in document order, whatever finishes first and however many workers there are."""
 
 import asyncio
-import random
-from collections.abc import Mapping, Sequence
+import json
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.corpus import TaskSource
-from scope_selfplay.pipeline import CandidateRecords
-from scope_selfplay.schemas import Candidate, CandidateStatus, Document, Provenance, Reason
-from scope_selfplay.stages.task_making import by_document, fill_quota, is_settled
-from scope_selfplay.store import StageFolder, write_records
+from scope_selfplay.base.errors import ConfigError, OutsideError, RecordError
+from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Provenance, Reason, Role, Rollout
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.run.candidate import CandidateRecords
+from scope_selfplay.stages.tasks import (
+    Shard,
+    SharedProgress,
+    fill_quota,
+    is_done,
+    keep_records,
+    made_of,
+    new_folder,
+    parse_shard,
+    share_folders,
+    up_to_quota,
+    write_candidates,
+)
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import StageFolder
 
 
-def source(number: int) -> TaskSource:
-    document = Document(id=f"d{number}", title="t", text="x")
+def source(row: int) -> TaskSource:
+    document = Document(id=f"d{row}", title="t", text="x")
     return TaskSource(document=document, task_type="long_form_qa", search_turns=1)
 
 
-def candidate(name: str, accepted: bool) -> Candidate:
+def candidate(row: int, accepted: bool) -> Candidate:
     return Candidate(
-        id=f"c-{name}",
+        id=f"c{row}",
         status=CandidateStatus.ACCEPTED if accepted else CandidateStatus.REJECTED,
         reason=Reason.ACCEPTED if accepted else Reason.TOO_EASY,
-        provenance=Provenance(run="r", iteration=1, stage="tasks", document_id=name),
+        challenger_rollout_id=f"r{row}",
+        provenance=Provenance(run="r", iteration=1, stage="tasks", document_id=f"d{row}"),
     )
 
 
-class Maker:
-    """Makes candidates after as many turns of the event loop as `delays` says."""
+class Team:
+    """Workers that share a folder and differ in speed; a worker may die at one of its documents."""
 
-    def __init__(self, fates: Sequence[bool], delays: Sequence[int] = ()) -> None:
-        self._fates, self._delays = fates, delays
-        self.started: list[str] = []
-        self.kept: list[str] = []
-        self.cancelled = 0
-        self.running = self.most_running = 0
+    def __init__(
+        self, folder: StageFolder, fates: Sequence[bool], target: int, delays: Sequence[int]
+    ) -> None:
+        self.folder, self.fates, self.target, self.delays = folder, fates, target, delays
+        self.positions = {f"d{row}": row for row in range(len(fates))}
+        self.made: list[int] = []
+        self.running = self.cancelled = 0
 
-    async def make(self, each: TaskSource) -> CandidateRecords:
-        name, row = each.document.id, int(each.document.id[1:])
-        self.started.append(name)
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
-        try:
-            for _ in range(self._delays[row] if self._delays else 0):
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        finally:
-            self.running -= 1
-        return CandidateRecords(candidate(name, self._fates[row]))
+    async def work(self, shard: Shard, *, die_at: int | None = None) -> None:
+        own, shared = new_folder(self.folder, shard), SharedProgress(self.folder, self.positions)
+        shared.refresh()
 
-    async def fill(
-        self, target: int, *, in_flight: int = 4, finished: Mapping[str, Candidate] | None = None
-    ) -> list[Candidate]:
-        return await fill_quota(
-            [source(row) for row in range(len(self._fates))],
-            self.make,
-            target=target,
-            in_flight=in_flight,
-            finished=finished or {},
-            keep=lambda made: self.kept.append(made.candidate.provenance.document_id),
-            report=lambda accepted, tried: None,
-        )
+        async def make(each: TaskSource) -> CandidateRecords:
+            row = self.positions[each.document.id]
+            self.running += 1
+            try:
+                for _ in range(self.delays[row]):
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            finally:
+                self.running -= 1
+            if row == die_at:
+                raise ConnectionError("the worker was killed")
+            rollout = Rollout(
+                id=f"r{row}",
+                role=Role.CHALLENGER,
+                checkpoint=str(shard),
+                subject_id=each.document.id,
+                turns=(),
+            )
+            return CandidateRecords(candidate(row, self.fates[row]), (rollout,))
 
+        def keep(made: CandidateRecords) -> None:
+            keep_records(own, made)
+            self.made.append(self.positions[made.candidate.provenance.document_id])
+            shared.refresh()
 
-def prefix(fates: Sequence[bool], target: int) -> list[str]:
-    """What a quota that is filled one after the other keeps."""
-    names, accepted = [], 0
-    for row, fate in enumerate(fates):
-        if accepted == target:
-            break
-        names.append(f"c-d{row}")
-        accepted += fate
-    return names
-
-
-@given(st.data())
-def test_what_is_kept_follows_from_the_documents_and_not_from_who_finishes_first(data: st.DataObject) -> None:
-    fates = data.draw(st.lists(st.booleans(), max_size=25))
-    delays = data.draw(st.lists(st.integers(0, 6), min_size=len(fates), max_size=len(fates)))
-    target, in_flight = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 9))
-    maker = Maker(fates, delays)
-    kept = asyncio.run(maker.fill(target, in_flight=in_flight))
-    assert [each.id for each in kept] == prefix(fates, target)
-    assert maker.most_running <= in_flight
-    assert maker.running == 0
-
-
-@given(st.integers(0, 1000), st.integers(1, 10))
-def test_a_resumed_quota_is_the_same_and_makes_nothing_twice(seed: int, target: int) -> None:
-    rng = random.Random(seed)
-    fates = [rng.random() < 0.4 for _ in range(30)]
-    delays = [rng.randrange(6) for _ in fates]
-    # A kill leaves any set of finished documents behind, not only the first ones.
-    done = {f"d{row}": candidate(f"d{row}", fates[row]) for row in rng.sample(range(30), rng.randrange(20))}
-    maker = Maker(fates, delays)
-    kept = asyncio.run(maker.fill(target, finished=done))
-    assert [each.id for each in kept] == prefix(fates, target)
-    assert not set(maker.started) & set(done)
-    assert len(maker.kept) == len(set(maker.kept))
-
-
-async def test_a_quota_that_was_full_stays_as_it_was() -> None:
-    maker = Maker([True] * 20)
-    done = {f"d{row}": candidate(f"d{row}", True) for row in range(3)}
-    assert await maker.fill(3, finished=done, in_flight=4) == list(done.values())
-    # A few may have been begun before the last finished one was looked at.
-    assert len(maker.kept) <= 4
-
-
-async def test_documents_that_run_out_end_the_quota() -> None:
-    kept = await Maker([True, False, True]).fill(10)
-    assert [each.status is CandidateStatus.ACCEPTED for each in kept] == [True, False, True]
-    assert await Maker([]).fill(3) == []
-
-
-async def test_what_runs_behind_the_last_accepted_is_cancelled() -> None:
-    maker = Maker([True] * 12, [0] + [50] * 11)
-    assert len(await maker.fill(1, in_flight=12)) == 1
-    assert maker.cancelled >= 1 and maker.running == 0 and maker.kept == ["d0"]
-
-
-async def test_a_fault_ends_the_quota_and_leaves_nothing_running() -> None:
-    maker = Maker([True] * 6, [0, 30, 30, 30, 30, 30])
-
-    async def broken(each: TaskSource) -> CandidateRecords:
-        if each.document.id == "d0":
-            raise OSError("disk full")
-        return await maker.make(each)
-
-    with pytest.raises(OSError, match="disk full"):
         await fill_quota(
-            [source(row) for row in range(6)],
-            broken,
-            target=3,
-            in_flight=6,
-            finished={},
-            keep=lambda made: None,
-            report=lambda accepted, tried: None,
+            [
+                source(row)
+                for row in range(len(self.fates))
+                if row % shard.workers == shard.number and f"d{row}" not in shared.finished
+            ],
+            make,
+            in_flight=lambda: 3,
+            is_needed=lambda each: shared.accepted_before(self.positions[each.document.id]) < self.target,
+            keep=keep,
+            poll=0.001,
         )
-    assert maker.running == 0
+
+    def collect(self) -> list[str]:
+        documents = list(self.positions)
+        return [each.id for each in up_to_quota(documents, share_folders(self.folder), target=self.target)]
 
 
-async def test_progress_is_reported_with_every_document() -> None:
-    seen: list[tuple[int, int]] = []
-    maker = Maker([True, False, True])
-    await fill_quota(
-        [source(row) for row in range(3)],
-        maker.make,
-        target=2,
-        in_flight=2,
-        finished={},
-        keep=lambda made: None,
-        report=lambda accepted, tried: seen.append((accepted, tried)),
-    )
-    assert seen == [(1, 1), (1, 2), (2, 3)]
+def alone(fates: Sequence[bool], target: int) -> list[str]:
+    """What a quota that one worker fills keeps."""
+    kept: list[str] = []
+    for row in range(len(fates)):
+        if sum(fates[:row]) == target:
+            break
+        kept.append(f"c{row}")
+    return kept
+
+
+@pytest.mark.integration
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_workers_keep_what_one_worker_alone_would_keep(data: st.DataObject) -> None:
+    fates = data.draw(st.lists(st.booleans(), min_size=1, max_size=16))
+    delays = data.draw(st.lists(st.integers(0, 5), min_size=len(fates), max_size=len(fates)))
+    target, workers = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
+    dead = data.draw(st.none() | st.integers(0, len(fates) - 1))
+    with tempfile.TemporaryDirectory() as root:
+        team = Team(StageFolder(Path(root)), fates, target, delays)
+
+        async def first() -> None:
+            shards = [Shard(index, workers) for index in range(workers)]
+            await asyncio.gather(*(team.work(each, die_at=dead) for each in shards), return_exceptions=True)
+
+        async def again() -> None:
+            # The dead one comes back as another number of workers: what is finished is not made again.
+            for index in range(workers + 1):
+                await team.work(Shard(index, workers + 1))
+
+        asyncio.run(first())
+        if dead is not None:
+            asyncio.run(again())
+        assert team.collect() == alone(fates, target)
+        assert len(team.made) == len(set(team.made))
+
+
+def test_a_worker_stops_when_the_others_have_filled_the_quota(tmp_path: Path) -> None:
+    team = Team(StageFolder(tmp_path), [True] * 400, 10, [0] * 400)
+
+    async def both() -> None:
+        await asyncio.gather(team.work(Shard(0, 2)), team.work(Shard(1, 2)))
+
+    asyncio.run(both())
+    assert len(team.collect()) == 10
+    assert len(team.made) <= 10 + 2 * 3
+
+
+def test_collecting_says_which_document_is_missing(tmp_path: Path) -> None:
+    team = Team(StageFolder(tmp_path), [True] * 6, 4, [0] * 6)
+    asyncio.run(team.work(Shard(0, 2)))
+    with pytest.raises(OutsideError, match=r"document 1 \(d1\).*--shard I/N"):
+        team.collect()
+
+
+def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_path: Path) -> None:
+    folder = StageFolder(tmp_path)
+    for checkpoint in ("first", "second"):
+        rollout = Rollout(
+            id="r0",
+            role=Role.CHALLENGER,
+            checkpoint=checkpoint,
+            subject_id="d0",
+            turns=(),
+            task=checkpoint,
+        )
+        keep_records(new_folder(folder, Shard(0, 1)), CandidateRecords(candidate(0, True), (rollout,)))
+    folders = share_folders(folder)
+    write_candidates(folder, up_to_quota(["d0"], folders, target=1), folders)
+    assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
+
+
+def test_a_line_that_is_being_written_is_left_for_the_next_refresh(tmp_path: Path) -> None:
+    folder = StageFolder(tmp_path)
+    own = new_folder(folder, Shard(0, 2))
+    line = candidate(0, True).model_dump_json() + "\n"
+    for file in (own.rollouts, own.grades):
+        file.touch()
+    own.candidates.write_text(line[:40])
+    shared = SharedProgress(folder, {"d0": 0, "d1": 1})
+    shared.refresh()
+    assert shared.accepted_before(1) == 0
+    own.candidates.write_text(line)
+    shared.refresh()
+    assert shared.accepted_before(1) == 1 and shared.accepted_before(0) == 0
+    own.candidates.write_text(line + "{}\n")
+    with pytest.raises(RecordError, match="damaged line"):
+        shared.refresh()
+
+
+def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
+    """As an error about a damaged file advises: the file is removed, and the same commands go on."""
+    team = Team(StageFolder(tmp_path), [True] * 6, 3, [0] * 6)
+    for number in range(2):
+        asyncio.run(team.work(Shard(number, 2)))
+    done = tmp_path / "worker.done"
+    done.write_text(json.dumps({"folders": [each.path.name for each in share_folders(team.folder)[1:]]}))
+    assert is_done(team.folder, done)
+    share_folders(team.folder)[2].rollouts.unlink()
+    assert not is_done(team.folder, done)
+    with pytest.raises(OutsideError, match=r"document 1 \(d1\)"):
+        team.collect()
+    asyncio.run(team.work(Shard(1, 2)))
+    assert team.collect() == ["c0", "c1", "c2"]
+    write_candidates(team.folder, [candidate(row, True) for row in range(3)], share_folders(team.folder))
+    assert {each.id for each in read_records(team.folder.rollouts, Rollout)} == {"r0", "r1", "r2"}
+
+
+@pytest.mark.parametrize("note", ["{}", '{"folders": ["a"', "[]", '{"folders": 1}'])
+def test_a_damaged_note_of_a_worker_is_one_line(tmp_path: Path, note: str) -> None:
+    done = tmp_path / "00-of-02.done"
+    done.write_text(note)
+    with pytest.raises(RecordError, match=r"00-of-02\.done: damaged .*; remove it: what its"):
+        is_done(StageFolder(tmp_path), done)
+
+
+@pytest.mark.parametrize("text", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])
+def test_an_invalid_shard_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected I/N"):
+        parse_shard(text)
+
+
+def test_a_shard_names_its_folder() -> None:
+    assert str(parse_shard("1/12")) == "01-of-12"
+
+
+async def test_what_runs_behind_the_last_accepted_is_cancelled(tmp_path: Path) -> None:
+    team = Team(StageFolder(tmp_path), [True] * 12, 1, [0] + [50] * 11)
+    await team.work(Shard())
+    assert team.made == [0] and team.cancelled >= 1 and team.running == 0
+
+
+async def test_a_fault_ends_the_quota_and_leaves_nothing_running(tmp_path: Path) -> None:
+    team = Team(StageFolder(tmp_path), [True] * 6, 3, [0, 30, 30, 30, 30, 30])
+    with pytest.raises(ConnectionError):
+        await team.work(Shard(), die_at=0)
+    assert team.running == 0 and team.made == []
 
 
 def test_what_a_fault_left_unresolved_is_made_again_and_its_newest_record_counts(tmp_path: Path) -> None:
     fault = {"status": CandidateStatus.UNRESOLVED, "reason": Reason.JUDGE_FAILED}
 
-    def left_open(name: str, mean: float) -> Candidate:
-        return candidate(name, True).model_copy(update=fault | {"mean": mean})
+    def left_open(row: int, mean: float) -> Candidate:
+        return candidate(row, True).model_copy(update=fault | {"mean": mean})
 
     # Two starts; d0 and d1 were open in the first, d3 was settled twice.
     starts = [
-        [left_open("d0", 0.1), left_open("d1", 0.1), candidate("d2", False), candidate("d3", True)],
-        [candidate("d0", True), left_open("d1", 0.2), candidate("d3", False)],
+        [left_open(0, 0.1), left_open(1, 0.1), candidate(2, False), candidate(3, True)],
+        [candidate(0, True), left_open(1, 0.2), candidate(3, False)],
     ]
     folders = [StageFolder(tmp_path / str(row)) for row in range(2)]
     for folder, records in zip(folders, starts, strict=True):
         folder.path.mkdir()
         write_records(folder.candidates, records)
-    found = by_document(folders)
-    assert found == {
-        "d0": candidate("d0", True),
-        "d1": left_open("d1", 0.2),
-        "d2": candidate("d2", False),
-        "d3": candidate("d3", True),
+    assert {name: found for name, (found, _) in made_of(folders).items()} == {
+        "d0": candidate(0, True),
+        "d1": left_open(1, 0.2),
+        "d2": candidate(2, False),
+        "d3": candidate(3, True),
     }
-    assert [name for name, each in found.items() if not is_settled(each)] == ["d1"]

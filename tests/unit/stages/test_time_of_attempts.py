@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from scope_selfplay.stages.stage_runner import begin_attempt, time_of_attempts
+from scope_selfplay.stages.work import begin_attempt, time_of_attempts
 
 
 def set_time(path: Path, seconds: float) -> None:

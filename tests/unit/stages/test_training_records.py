@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.schemas import Grade
-from scope_selfplay.store import Appender, StageFolder, read_records
+from scope_selfplay.base.values import Grade
+from scope_selfplay.store.files import Appender, read_records
+from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.store.records import begin_records, merge_records
 
 IDS = ["a", "b", "c", "d", "e", "f"]
@@ -43,19 +44,17 @@ def training(tmp_path: Path) -> Training:
     return Training(tmp_path)
 
 
-@pytest.mark.parametrize("numbers", [(2, 2), (2, 1), (1, 2), (2, 3), (3, 2), (3, 1), (4, 2)])
+@pytest.mark.parametrize(
+    "numbers", [(2, 2), (2, 1), (1, 2), (2, 3), (3, 2), (3, 1), (4, 2), (2, 3, 1, 2, 3), (1, 3, 2, 1, 4)]
+)
 def test_the_newest_record_is_kept_whatever_the_number_of_processes(
-    training: Training, numbers: tuple[int, int]
+    training: Training, numbers: tuple[int, ...]
 ) -> None:
-    training.run(numbers[0], "abcdef")
-    training.run(numbers[1], "cdef")
-    assert training.merged() == {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.2, "e": 0.2, "f": 0.2}
-
-
-def test_it_may_change_often(training: Training) -> None:
-    for processes, ids in ((2, "abcdef"), (3, "bcdef"), (1, "cdef"), (2, "def"), (3, "ef")):
-        training.run(processes, ids)
-    assert training.merged() == {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5, "f": 0.5}
+    """Every start leaves one id more to those before it."""
+    for start, processes in enumerate(numbers):
+        training.run(processes, "abcdef"[start:])
+    expected = {each: min(place + 1, len(numbers)) / 10 for place, each in enumerate(IDS)}
+    assert training.merged() == expected
 
 
 def test_a_kill_between_merging_and_what_follows_changes_nothing(

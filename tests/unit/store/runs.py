@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import (
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
@@ -25,17 +25,10 @@ from scope_selfplay.schemas import (
     Turn,
     Verdict,
 )
-from scope_selfplay.store import (
-    RunFolder,
-    Stage,
-    StageManifest,
-    publish_manifest,
-    write_atomic,
-    write_records,
-)
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.parquet import write_parquet
+from scope_selfplay.store.columns import write_parquet
+from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, checksums, publish_manifest
 
 WORDS = "harbour treaty lantern orchard viaduct".split()
 

@@ -3,25 +3,17 @@
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from scope_selfplay.errors import RecordError, StorageError
-from scope_selfplay.schemas import Document
-from scope_selfplay.store import (
-    Appender,
-    StageManifest,
-    files,
-    publish_manifest,
-    read_manifest,
-    read_records,
-    write_atomic,
-    write_records,
-)
-from scope_selfplay.store.files import part_of, read_rows
-from scope_selfplay.store.folders import checksums
+from scope_selfplay.base.errors import RecordError, StorageError
+from scope_selfplay.base.values import Document
+from scope_selfplay.store import files
+from scope_selfplay.store.files import Appender, part_of, read_records, read_rows, write_atomic, write_records
+from scope_selfplay.store.folder import StageManifest, checksums, publish_manifest, read_manifest
 
 DOCUMENTS = [Document(id=f"d{row}", title=f"Title {row}", text="text\nwith a line end é") for row in range(5)]
 
@@ -47,6 +39,18 @@ def test_a_torn_last_line_is_dropped_and_cut_off_before_appending(file: Path, cu
     with Appender(file) as appender:
         appender.append(DOCUMENTS[-1])
     assert read_records(file, Document) == DOCUMENTS
+
+
+def test_records_of_many_threads_are_on_disk_when_append_returns(tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    with Appender(file) as appender, ThreadPoolExecutor(8) as threads:
+
+        def append(number: int) -> bool:
+            appender.append({"number": number})
+            return b'{"number": %d}\n' % number in file.read_bytes()
+
+        assert all(threads.map(append, range(200)))
+    assert sorted(row["number"] for row in read_rows(file)) == list(range(200))
 
 
 @pytest.mark.fault(8)
@@ -87,7 +91,7 @@ def test_damage_in_the_middle_is_named_with_file_and_line(file: Path, damaged: b
 
 def test_a_row_that_is_not_an_object_is_damage(file: Path) -> None:
     file.write_bytes(b'{"a": 1}\n[1]\n')
-    with pytest.raises(RecordError, match=r"documents\.jsonl:2: damaged record \(found a list"):
+    with pytest.raises(RecordError, match=r"documents\.jsonl:2: damaged record \(Input should be an object"):
         read_rows(file)
 
 
@@ -99,8 +103,8 @@ def test_a_number_that_json_lacks_is_never_written(tmp_path: Path) -> None:
 FULL_DISK = """
     import resource, signal, sys
     from pathlib import Path
-    from scope_selfplay.errors import StorageError
-    from scope_selfplay.store import Appender, write_atomic
+    from scope_selfplay.base.errors import StorageError
+    from scope_selfplay.store.files import Appender, write_atomic
     # A write beyond this size fails as on a full disk.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -186,7 +190,7 @@ def test_every_flipped_bit_is_found(stage: Path) -> None:
         damaged = bytearray(whole)
         damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         weights.write_bytes(damaged)
-        with pytest.raises(RecordError, match="weights: changed since the stage was finished"):
+        with pytest.raises(RecordError, match="weights has changed since the stage was finished"):
             read_manifest(stage)
     weights.write_bytes(whole)
     assert read_manifest(stage) is not None
@@ -194,7 +198,7 @@ def test_every_flipped_bit_is_found(stage: Path) -> None:
 
 def test_a_missing_output_is_found(stage: Path) -> None:
     (stage / "candidates.jsonl").unlink()
-    with pytest.raises(RecordError, match=r"candidates\.jsonl: missing"):
+    with pytest.raises(RecordError, match=r"candidates\.jsonl was removed"):
         read_manifest(stage)
 
 

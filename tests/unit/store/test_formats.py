@@ -6,11 +6,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate
-from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
-from scope_selfplay.store.folders import FORMAT, MANIFEST, begin_format, checksum
-from scope_selfplay.store.parquet import RecordKind
+from scope_selfplay.base.errors import RecordError
+from scope_selfplay.base.values import Candidate
+from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import (
+    FORMAT,
+    MANIFEST,
+    RunFolder,
+    Stage,
+    begin_format,
+    checksum,
+    read_manifest,
+)
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, write_run
 
@@ -36,7 +44,7 @@ def test_parquet_with_other_columns_is_left_and_its_lines_are_read(folder: RunFo
     with RunReader(folder.path) as reader:
         assert list(reader.records(RecordKind.CANDIDATES, "iteration = 1")) == candidates
     (stage / "candidates.jsonl").unlink()
-    with pytest.raises(RecordError, match=r"candidates\.jsonl: missing"):
+    with pytest.raises(RecordError, match=r"candidates\.jsonl was removed"):
         RunReader(folder.path)
 
 

@@ -5,19 +5,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.cli import cli
-from scope_selfplay.inspection.html_report import render_report
-from scope_selfplay.store import RunFolder, Stage, write_atomic
+from scope_selfplay.report.rendering import render_report
 from scope_selfplay.store.card import run_card
-from scope_selfplay.store.files import point_at
-from scope_selfplay.store.ratings import Decision, Ratings, ScoreEstimate, kept_solver
+from scope_selfplay.store.files import point_at, write_atomic
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.ratings import Decision, Ratings, kept_solver
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import write_run
 
 
 def rule(folder: RunFolder, iteration: int, decision: Decision, reason: str) -> None:
     promoted = decision is Decision.PROMOTE
-    estimate = ScoreEstimate(mean_score=0.5, low=0.4, high=0.6, tasks=10)
+    estimate = Estimate(value=0.5, low=0.4, high=0.6, items=10)
     held_out = {f"S_{number}": {"all": estimate} for number in range(iteration + 1)}
     ratings = Ratings(decision=decision, promoted=promoted, reason=reason, held_out=held_out)
     stage = folder.stage(iteration, Stage.COMPARE)

@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.probe_volume import main
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.judge.run_key import run_key
-from scope_selfplay.store import StageManifest, files, publish_manifest, read_manifest
+from scope_selfplay.base.errors import ConfigError, StorageError
+from scope_selfplay.cluster.probe import check_volume, probe_volume
+from scope_selfplay.judge.model import run_key
+from scope_selfplay.store import files
 from scope_selfplay.store.files import sync_folder, write_atomic
-from scope_selfplay.store.volume_probe import check_volume, probe_volume
+from scope_selfplay.store.folder import StageManifest, publish_manifest, read_manifest
 
 NO_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS]
 
@@ -31,7 +32,7 @@ def refuse(number: int) -> Callable[..., None]:
 
 
 def test_a_local_disk_can_do_all_and_nothing_stays_behind(tmp_path: Path) -> None:
-    assert probe_volume(tmp_path) == []
+    assert probe_volume(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
     said: list[str] = []
     assert check_volume(tmp_path, said.append) == f"{tmp_path}: the volume can do all that a run needs"
@@ -63,9 +64,7 @@ def test_everything_that_is_missing_is_in_one_line(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     monkeypatch.setattr(os, "getegid", lambda: 4242)
     monkeypatch.setattr(os, "getgroups", lambda: [4242])
-    assert [fault.ability for fault in probe_volume(tmp_path)] == [
-        *("link", "lock", "flush a folder", "give files to this user")
-    ]
+    assert [*probe_volume(tmp_path)] == ["link", "lock", "flush a folder", "give files to this user"]
     # Without flushed folders everything is written all the same.
     sync_folder(tmp_path)
     write_atomic(tmp_path / "a", "b")
@@ -76,7 +75,7 @@ def test_a_lock_that_two_get_and_a_rename_that_keeps_the_old_file_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    assert [str(fault) for fault in probe_volume(tmp_path)] == [
+    assert [*probe_volume(tmp_path).values()] == [
         "cannot lock (two held the same lock): two pods may write one stage; do not start a run twice, and end stuck "
         "pods by hand"
     ]
@@ -119,8 +118,6 @@ def test_without_links_a_manifest_is_published_once(
 def test_another_fault_of_a_link_is_not_taken_for_a_missing_ability(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scope_selfplay.errors import StorageError
-
     monkeypatch.setattr(os, "link", refuse(errno.ENOSPC))
     with pytest.raises(StorageError, match="No space left"):
         publish_manifest(tmp_path, manifest(1))
@@ -143,7 +140,7 @@ def test_of_many_at_once_one_is_published_and_no_reader_sees_a_part(tmp_path: Pa
         """
         import errno, os, sys
         from pathlib import Path
-        from scope_selfplay.store import StageManifest, publish_manifest
+        from scope_selfplay.store.folder import StageManifest, publish_manifest
         def refused(*_): raise OSError(errno.EPERM, "no links")
         os.link = refused
         folder, attempt = Path(sys.argv[1]), int(sys.argv[2])

@@ -4,17 +4,13 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import load_config, parse_config
-from scope_selfplay.config.tools import McpConfig, OpenConfig, ToolConfig
-from scope_selfplay.dialects import dialect
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.search import NothingToSearch
-from scope_selfplay.tools import ToolBudget, ToolSpec
-from scope_selfplay.tools.listing import example_arguments, listed
-from scope_selfplay.tools.mcp_tools import local_name
-from scope_selfplay.tools.opening import open_tools
-from scope_selfplay.tools.tool import schema_problem
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.base import McpConfig, OpenConfig, ToolConfig
+from scope_selfplay.config.load import load_config, parse_config
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.search.mcp import local_name, open_tools
+from scope_selfplay.search.searcher import NothingToSearch
+from scope_selfplay.search.tools import ToolBudget, ToolSpec, example_arguments, listed, schema_problem
 
 
 def spec(schema: dict[str, Any], name: str = "flights") -> ToolSpec:
@@ -129,8 +125,3 @@ def test_a_program_that_is_not_there_is_a_mistake_of_the_config() -> None:
     pytest.importorskip("mcp", reason="needs the extra mcp")
     with pytest.raises(ConfigError, match="there is no program 'no-such-program'"):
         open_tools([ToolConfig(mcp=McpConfig(command=("no-such-program",)))], NothingToSearch(), print)
-
-
-def test_a_context_without_other_tools_renders_the_prompt_of_a_run_that_only_searches() -> None:
-    assert RunContext.__dataclass_fields__["other_tools"].default == ()
-    assert listed([], dialect("qwen2.5")) == ""

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from scope_selfplay.inspection.text import describe_task
-from scope_selfplay.schemas import Rollout, ToolCall, ToolFault, Turn
-from scope_selfplay.store import RunFolder, Stage, read_records, write_records
-from scope_selfplay.store.query import Judgements, TaskQuery
+from scope_selfplay.base.values import Rollout, ToolCall, ToolFault, Turn
+from scope_selfplay.report.app import Site, build_app
+from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.report.record import describe_task, whole_task
+from scope_selfplay.store.files import read_records, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.viewer.app import Site, build_app
-from scope_selfplay.viewer.shown_run import ShownRun
 from tests.unit.store.runs import finish, write_run
 
 CALL = ToolCall(
@@ -66,14 +67,14 @@ def test_a_call_comes_back_from_parquet_as_it_was(folder: RunFolder) -> None:
 
 def test_the_terminal_shows_a_call_with_arguments_result_time_and_fault(folder: RunFolder) -> None:
     with RunReader(folder.path) as reader:
-        record = reader.task("task-1-003")
-    text = "\n".join(describe_task(record, [], [], Judgements(), passages=False))
+        record = whole_task(reader, "task-1-003")
+    text = "\n".join(describe_task(record))
     assert 'search_flights {"origin": "<b>Orsk</b>"} (1.250 s)' in text and "FL101 08:10" in text
     assert "shell {} (0.000 s, unknown_tool)" in text and "\x1b" not in text
 
 
 def test_the_page_of_a_task_shows_its_calls_escaped_and_the_list_filters_by_tool(folder: RunFolder) -> None:
-    app = build_app(ShownRun(Path(folder.path), fresh_for=3600), Site())
+    app = build_app(ShownRun(Path(folder.path)), Site())
     with TestClient(app, base_url="http://localhost") as client, RunReader(folder.path) as reader:
         own = reader.task("task-1-003").candidate.id
         assert client.get("/tasks?tool=search_flights").text.count('class="row"') == 1

@@ -1,19 +1,29 @@
 """Episodes with several tools: what the policy is told, what is recorded, and which limits hold."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.errors import ToolError
-from scope_selfplay.inference import Generate, ScriptedModel
-from scope_selfplay.judge.protocol import View
-from scope_selfplay.judge.shown import shown
-from scope_selfplay.reward_designs.answers import format_score
-from scope_selfplay.schemas import Passage, Rollout, RolloutFault, RolloutStatus, ToolFault, Truncation
-from scope_selfplay.tools import SEARCH, OpenTools, Tool, ToolBudget, ToolResult, ToolSpec, search_tool
+from scope_selfplay.base.errors import ToolError
+from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
+from scope_selfplay.base.values import (
+    Finish,
+    Passage,
+    Rollout,
+    RolloutFault,
+    RolloutStatus,
+    ToolFault,
+    Truncation,
+)
+from scope_selfplay.designs.answers import format_score
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.judge.fences import View, shown
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import Episode, run_episode, solver_episode
+from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, ToolBudget, ToolResult, ToolSpec, search_tool
 from tests.word_codec import WordCodec
 
 DAM = Passage(id="p7", title="Orsk Dam", text="Built in 1931.")
@@ -46,8 +56,7 @@ async def documents(arguments: Mapping[str, Any]) -> ToolResult:
 
 
 def opening(call: Callable[[Mapping[str, Any]], Any] = documents, **changes: Any) -> Tool:
-    fields = {name: getattr(OPEN, name) for name in OPEN.__dataclass_fields__}
-    return ToolSpec(**{**fields, **changes}).called_by(call)
+    return replace(OPEN, **changes).called_by(call)
 
 
 async def rollout_of(lines: list[str], *tools: Tool, name: str = "qwen2.5", searches: int = 5) -> Rollout:
@@ -134,8 +143,6 @@ async def test_calls_beyond_the_budget_are_told_once_and_then_end_the_rollout() 
 
 
 async def test_a_tool_that_takes_too_long_is_stopped_and_the_policy_is_told() -> None:
-    import asyncio
-
     async def never(arguments: Mapping[str, Any]) -> ToolResult:
         await asyncio.Event().wait()
         raise AssertionError
@@ -176,9 +183,6 @@ def test_records_of_episodes_that_only_search_have_no_call() -> None:
     episode = solver_episode(policy_format, ("k",), task_id="t", prompt="When?", max_search_turns=2)
     request = next(episode)
     assert isinstance(request, Generate) and "</open>" not in request.stop
-    from scope_selfplay.inference import Sample
-    from scope_selfplay.schemas import Finish
-
     episode.send(Sample(codec.encode_tag("<search>dam</search>"), None, Finish.STOP))
     episode.send(ToolResult(passages=(DAM,), seconds=1.0))
     with pytest.raises(StopIteration) as stop:

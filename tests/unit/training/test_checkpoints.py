@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import RunConfig, SolverConfig, load_config
-from scope_selfplay.config.training import check_shares
-from scope_selfplay.dialects import dialect
-from scope_selfplay.errors import CheckpointError, ConfigError
+from scope_selfplay.base.errors import CheckpointError, ConfigError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.training import SolverConfig, check_shares
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import check_context, check_tags
 from scope_selfplay.store.card import Lineage, model_card
-from scope_selfplay.store.receipts import damage_of, write_receipt
+from scope_selfplay.store.folder import damage_of, write_receipt
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import Ranks, ranks
 from tests.word_codec import WordCodec
@@ -47,7 +48,7 @@ def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path, keep: i
     ("harm", "damage"),
     [
         (lambda folder: (folder / PARTS / ".metadata").write_text("x"), ".metadata has changed"),
-        (lambda folder: (folder / PARTS / "__1_0.distcp").unlink(), "parts/__1_0.distcp is missing"),
+        (lambda folder: (folder / PARTS / "__1_0.distcp").unlink(), "parts/__1_0.distcp was removed"),
         (lambda folder: (folder / PARTS / "__0_0.distcp").write_text("x"), "__0_0.distcp has changed"),
         (lambda folder: (folder / "receipt.json").unlink(), "no receipt.json"),
         (lambda folder: (folder / "receipt.json").write_text('{"files":'), "receipt.json is unreadable"),

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import get_args
 
-from scope_selfplay.config import TrainConfig
-from scope_selfplay.measures import RolloutClock, joined_values
-from scope_selfplay.reward_designs.answers import behaviour_metrics
+from scope_selfplay.config.training import TrainConfig
+from scope_selfplay.designs.answers import behaviour_metrics
+from scope_selfplay.rewards.measures import RolloutClock, joined_values
 from scope_selfplay.training.loss import PassTotals
 from scope_selfplay.training.metrics import group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.passes import RolloutShare, RowSize

@@ -5,9 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from scope_selfplay.config import ModelConfig, load_config
-from scope_selfplay.engines import vllm_base
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import ModelConfig
+from scope_selfplay.run.engines import vllm_base
 from scope_selfplay.training import engines
 from scope_selfplay.training.engines import Colocated
 

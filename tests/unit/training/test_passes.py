@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from scope_selfplay.training.loss import Average
 from scope_selfplay.training.passes import (
-    Passes,
     RolloutShare,
     RowSize,
     UpdateRules,
@@ -59,14 +58,6 @@ def test_a_paper_shaped_step_wastes_at_most_a_tenth_waiting_included(
     assert len(cuts[0]) <= 1.35 * sum(map(sum, lengths)) / 4 / budget
 
 
-def test_rows_in_random_order_and_equal_number_would_waste_half_as_much_again() -> None:
-    lengths = paper_step(0)
-    in_fours: list[Passes] = [
-        [list(range(start, start + 4)) for start in range(0, len(rows), 4)] for rows in lengths
-    ]
-    assert padding_factor(lengths, in_fours, packed=False) > 1.5
-
-
 @given(lengths=LENGTHS, budget=st.integers(1, 900), packed=st.booleans())
 def test_every_row_is_in_one_pass_within_the_budget_and_all_processes_make_as_many(
     lengths: list[list[int]], budget: int, packed: bool
@@ -79,16 +70,6 @@ def test_every_row_is_in_one_pass_within_the_budget_and_all_processes_make_as_ma
         assert sizes == sorted(sizes, reverse=True)
         assert all(size <= budget or len(part) == 1 for size, part in zip(sizes, passes, strict=True))
     assert padding_factor(lengths, cuts, packed=packed) >= 1.0
-
-
-def test_rows_of_a_pass_are_of_similar_length_where_they_are_padded() -> None:
-    (passes,) = cut_passes([[10, 90, 11, 100, 9, 95]], 300, packed=False)
-    assert passes == [[3, 5, 1], [2, 0, 4]]
-
-
-def test_a_process_with_few_rows_has_passes_without_any() -> None:
-    assert cut_passes([[50, 50, 50], [7]], 50, packed=True) == [[[0], [1], [2]], [[0], [], []]]
-    assert cut_passes([[50, 50, 50], [7]], 50, packed=False) == [[[0], [1], [2]], [[0], [], []]]
 
 
 @given(

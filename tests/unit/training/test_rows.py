@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.config import ChallengerConfig, SolverConfig
-from scope_selfplay.config.rewards import RubricReward
-from scope_selfplay.reward_designs.answers import format_score, reward_of_candidate, task_format_score
-from scope_selfplay.reward_designs.per_rollout import RubricDesign
-from scope_selfplay.schemas import (
+from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Provenance,
@@ -21,6 +17,10 @@ from scope_selfplay.schemas import (
     RolloutStatus,
     Turn,
 )
+from scope_selfplay.config.rewards import RubricReward
+from scope_selfplay.config.training import ChallengerConfig, SolverConfig
+from scope_selfplay.designs.answers import format_score, reward_of_candidate, task_format_score
+from scope_selfplay.designs.per_rollout import RubricDesign
 from scope_selfplay.training.rows import continues, rows_from
 from tests.word_codec import WordCodec
 
@@ -70,15 +70,6 @@ def test_a_growing_conversation_is_one_row(
     assert all(value == 0 for value, kept in zip(row.logprobs, row.mask, strict=True) if not kept)
 
 
-def test_tool_tokens_stand_in_the_row_and_are_masked() -> None:
-    turns = growing((1, 2), [((3, 4), (5, 6, 7)), ((8,), ())])
-    (row,) = rows_from(rollout_of(turns)).rows
-    assert row.prompt_ids == [1, 2]
-    assert row.completion_ids == [3, 4, 5, 6, 7, 8]
-    assert row.mask == [1, 1, 0, 0, 0, 1]
-    assert row.logprobs == [-3.0, -4.0, 0.0, 0.0, 0.0, -8.0]
-
-
 def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
     first = Turn(prompt_ids=(1,), ids=(2, 3, 4))
     # The 2 was cut out of the second prompt, as thinking is.
@@ -124,7 +115,7 @@ def test_a_perfect_solver_gets_all_three_parts() -> None:
 
 def test_the_length_factor_can_be_switched_off() -> None:
     rollout = rollout_of(SEARCHED, answer="word " * 3000)
-    off = total(rollout, 1.0, SolverConfig(length_factor=False))
+    off = total(rollout, 1.0, SolverConfig(length_floor=1.0))
     assert off - total(rollout, 1.0) == pytest.approx(0.95)
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.inference.checkpoints import stored_dtype
-from scope_selfplay.store.weights import weights_hash
+from scope_selfplay.store.folder import weights_hash
 
 
 def write_weights(file: Path, **tensors: tuple[str, int]) -> None:
     """A safetensors file of zeros; each tensor is given by its type and its bytes."""
     header, end = {}, 0
     for name, (dtype, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [end, end + size]}
+        numbers = size // {"F32": 4, "BF16": 2, "F16": 2}.get(dtype, 1)
+        header[name] = {"dtype": dtype, "shape": [numbers], "data_offsets": [end, end + size]}
         end += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     with file.open("wb") as opened:
@@ -40,7 +41,7 @@ def test_a_model_larger_than_the_memory_gets_its_name(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (room, room))
 
-    program = f"from scope_selfplay.store.weights import *; print(weights_hash(Path({str(tmp_path)!r})))"
+    program = f"from scope_selfplay.store.folder import *; print(weights_hash(Path({str(tmp_path)!r})))"
     ended = subprocess.run(
         [sys.executable, "-c", program], preexec_fn=limit, capture_output=True, text=True, timeout=120
     )

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import (
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import (
     Candidate,
     Comparison,
     Criterion,
@@ -17,9 +17,10 @@ from scope_selfplay.schemas import (
     Rubric,
     Verdict,
 )
-from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
-from scope_selfplay.viewer.app import Site, build_app
-from scope_selfplay.viewer.shown_run import ShownRun
+from scope_selfplay.report.app import Site, build_app
+from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.store.files import read_records, write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.reference_files import read_reference
 from tests.unit.store.runs import write_judgements, write_run
 
@@ -68,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="session")
 def client(folder: RunFolder) -> Iterator[TestClient]:
-    run = ShownRun(folder.path, fresh_for=3600)
+    run = ShownRun(folder.path)
     with TestClient(build_app(run, Site()), base_url="http://localhost") as opened:
         yield opened
 

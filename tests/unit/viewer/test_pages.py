@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.testclient import TestClient
 
-from scope_selfplay.inspection.overview import overview
+from scope_selfplay.base.text import printable
 from scope_selfplay.prompts.folder import shipped_prompts
-from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.untrusted_text import printable
-from scope_selfplay.viewer import pages, shown_run
-from scope_selfplay.viewer.app import HEADERS, Site, build_app
-from scope_selfplay.viewer.shown_run import ShownRun
+from scope_selfplay.report import pages
+from scope_selfplay.report.app import HEADERS, Site, build_app
+from scope_selfplay.report.overview import overview
+from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
 
 pytestmark = pytest.mark.integration
@@ -186,21 +186,6 @@ def test_filters_reach_the_list_and_its_links_keep_them(client: TestClient) -> N
     assert second.status_code == 200 and "page 2" in second.text
 
 
-def test_a_list_needs_none_of_the_numbers_of_the_overview(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def counted(*given: object, **named: object) -> None:
-        raise AssertionError("a list was made from the overview's numbers")
-
-    monkeypatch.setattr(shown_run, "overview", counted)
-    with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://localhost") as opened:
-        got = opened.get("/tasks").text
-        assert re.findall(r'<option[^>]*value="(long_form_qa|summarisation)"', got) == [
-            "long_form_qa",
-            "summarisation",
-        ]
-
-
 def test_other_pages_do_not_wait_for_the_numbers_of_the_overview(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +196,7 @@ def test_other_pages_do_not_wait_for_the_numbers_of_the_overview(
         assert go_on.wait(60)
         return overview(*given, **named)
 
-    monkeypatch.setattr(shown_run, "overview", slow)
+    monkeypatch.setattr(pages, "overview", slow)
     run = ShownRun(folder.path)
     with ThreadPoolExecutor() as pool:
         numbers = pool.submit(run.numbers)
@@ -248,10 +233,12 @@ def test_the_task_page_shows_who_was_picked_and_scored_and_why(client: TestClien
     assert "<h2>Selections" not in client.get("/tasks/1/tasks/candidate-1-tasks-003").text
 
 
-def test_a_bar_of_the_histogram_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:
-    bars = re.findall(r'<a href="(/tasks\?[^"]*)">(?:(?!</a>).)*<title>([\d,]+) tasks', client.get("/").text)
-    assert len(bars) >= 20
-    for address, count in bars:
+def test_a_bin_of_the_scores_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:
+    bins = re.findall(
+        r'href="(/tasks\?[^"]*low=[^"]*)">[^<]*</a></td><td class="number">([\d,]+)<', client.get("/").text
+    )
+    assert len(bins) >= 20
+    for address, count in bins:
         listed = client.get(address.replace("&amp;", "&") + "&size=1").text
         assert re.search(r"<h1>Tasks <span class=\"dim\">([\d,]+)</span>", listed)[1] == count  # type: ignore[index]
 
@@ -271,13 +258,6 @@ def test_the_verdict_matrix_has_a_row_per_rollout_and_a_column_per_criterion(cli
         got.index('<table class="matrix">') : got.index("</table>", got.index('<table class="matrix">'))
     ]
     assert matrix.count('<th scope="row">') == 2 and matrix.count('class="verdict') == 4
-
-
-def test_health_comes_with_the_overview_once_it_is_measured(folder: RunFolder) -> None:
-    run = ShownRun(folder.path)
-    assert run.checkups(wait=60)
-    with TestClient(build_app(run, Site()), base_url="http://localhost") as opened:
-        assert "candidates kept" in opened.get("/").text
 
 
 def test_everything_works_under_a_base_path_stripped_or_not(folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from scope_selfplay.wire.json_client import PerLoop
+from scope_selfplay.net.loops import PerLoop
 
 
 class Door:

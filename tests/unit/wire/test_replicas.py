@@ -7,13 +7,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.net.chat import ONCE
+from scope_selfplay.net.client import Client, Refused, RetryPolicy, ServerUnavailable, rank
+from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
-from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, ServerUnavailable
-from scope_selfplay.wire.replicas import ReplicatedClient, by_rank
 
 SWIFT = RetryPolicy(deadline=5.0, attempt=5.0, attempts=None, first_pause=0.05)
 SUBJECTS = [f"task-{number}" for number in range(40)]
@@ -30,14 +31,13 @@ async def replicated(
     *,
     say: Callable[[str], None] = lambda text: None,
     jitter: random.Random | None = None,
-) -> AsyncIterator[ReplicatedClient]:
+) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
-        clients = [JsonClient(url, retry_policy=policy, say=say, jitter=jitter) for url in urls]
-        yield await stack.enter_async_context(ReplicatedClient(clients))
+        yield await stack.enter_async_context(Client(*urls, retry_policy=policy, say=say, jitter=jitter))
 
 
-async def ask(client: ReplicatedClient, subject: str, row: int) -> str:
+async def ask(client: Client, subject: str, row: int) -> str:
     body = {
         "model": FAKE_MODEL,
         "messages": [{"role": "user", "content": f"{subject} {row}"}],
@@ -58,10 +58,10 @@ def subjects_of(fake: FakeServer) -> set[str]:
 def test_a_replica_that_goes_moves_only_its_own_subjects_and_evenly() -> None:
     names = [f"http://r1-judge-{number}:8000/v1" for number in range(4)]
     subjects = [f"task-{number}" for number in range(4000)]
-    before = {subject: by_rank(subject, names, str)[0] for subject in subjects}
+    before = {subject: min(names, key=partial(rank, subject)) for subject in subjects}
     shares = Counter(before.values())
     assert sorted(shares) == names and all(900 < share < 1100 for share in shares.values())
-    after = {subject: by_rank(subject, names[1:], str)[0] for subject in subjects}
+    after = {subject: min(names[1:], key=partial(rank, subject)) for subject in subjects}
     moved = [subject for subject in subjects if before[subject] != after[subject]]
     assert moved == [subject for subject in subjects if before[subject] == names[0]]
     assert all(250 < share < 400 for share in Counter(after[subject] for subject in moved).values())
@@ -118,6 +118,21 @@ async def test_one_that_is_busy_is_passed_over_and_not_left_alone() -> None:
         assert await ask(client, "a", 1) == "a 1" and prompts_of(second) == ["a 1"]
         first.fault = None
         assert await ask(client, "a", 2) == "a 2" and prompts_of(second) == ["a 1"]
+
+
+async def test_with_patience_a_busy_one_is_waited_for_and_nobody_else_is_asked() -> None:
+    fakes = [FakeServer(the_prompt, retry_after=0.05) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
+        client = await stack.enter_async_context(Client(*urls, retry_policy=ONCE, patience=20.0))
+        assert await ask(client, "a", 0) == "a 0"
+        first, second = sorted(fakes, key=lambda fake: -len(fake.requests))
+        first.fault = FaultKind.BUSY
+        asking = asyncio.create_task(ask(client, "a", 1))
+        await asyncio.sleep(0.2)
+        assert first.injected[FaultKind.BUSY] and not asking.done()
+        first.fault = None
+        assert await asking == "a 1" and prompts_of(second) == []
 
 
 async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_that_is_said() -> None:

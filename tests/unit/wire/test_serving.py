@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from scope_selfplay.errors import ConfigError, OutsideError
-from scope_selfplay.wire.serving import listen, url_of
+from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.net.serve import listen, url_of
 
 
 def test_a_free_port_can_be_reached_at_once_at_the_address_that_is_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.wire.strict_json import load_strict, read_value
+from scope_selfplay.net.json import load_strict, read_value
 
 values = st.recursive(
     st.none()

@@ -1,0 +1,300 @@
+"""`scope index build`: the recipe of an index out of the command's options, and the build."""
+
+import math
+import time
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from retrieval.profiles import ProfileName
+from scope_selfplay.base.errors import ConfigError, CorpusError
+from scope_selfplay.base.machine import available_cpus
+
+if TYPE_CHECKING:
+    from retrieval.build import Progress, Recipe
+    from scope_selfplay.base.values import Document
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OF_VECTORS = ("questions", "vectors", "device")
+"""Parameters that mean nothing for words."""
+SAMPLED_DOCUMENTS = 2000
+ENCODED = 32
+DEFAULT_CHUNK_BYTES = 7
+"""Bytes of text per token, where a chunk's size is given in tokens."""
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("folder", type=FOLDER)
+@click.option(
+    "--profile", type=click.Choice([name.value for name in ProfileName]), default="bm25", show_default=True
+)
+@click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
+@click.option(
+    "--family",
+    type=click.Choice(["e5", "minilm", "plain"]),
+    help="Needed where the encoder's name holds none.",
+)
+@click.option(
+    "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
+)
+@click.option(
+    "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
+)
+@click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
+@click.option(
+    "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
+)
+@click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
+@click.option("--threads", type=click.IntRange(min=1), default=available_cpus, show_default="all it may use")
+@click.option(
+    "--vectors", type=FILE, help="A flat FAISS index of these passages, in their order: nothing is encoded."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: torch encodes the passages, on a GPU; queries are encoded on the CPU all the same.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
+@click.pass_context
+def build(
+    context: click.Context,
+    /,
+    source: Path,
+    folder: Path,
+    *,
+    tokenizer: Path | None,
+    questions: Path | None,
+    threads: int,
+    vectors: Path | None,
+    estimate_only: bool,
+    **options: Any,
+) -> None:
+    """Build an index of SOURCE in FOLDER; the same command again resumes.
+
+    SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of texts, read as a run reads it.
+    """
+    from retrieval.build import build_bm25
+    from retrieval.corpus import chunked, read_documents, read_questions
+    from scope_selfplay.corpus.survey import listed
+
+    _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
+    asked = read_questions(questions) if questions else ()
+    is_dense = options["profile"] != ProfileName.BM25
+    _refuse_ignored(context, is_dense=is_dense, has_vectors=vectors is not None)
+    recipe = _recipe(source, options)
+    click.echo(estimate_build(recipe, source, threads, is_encoded=vectors is not None), err=True)
+    if estimate_only:
+        return
+    recipe = _with_hashes(recipe, source, tokenizer=tokenizer, questions=questions, vectors=vectors)
+    skipped: dict[Path, str] = {}
+    documents = read_documents(source, skipped)
+    if recipe.chunk_tokens:
+        documents = chunked(documents, recipe.chunk_tokens, recipe.chunk_overlap, tokenizer)
+    if is_dense:
+        from retrieval.build_dense import DenseBuild, build_dense
+
+        plan = DenseBuild(folder, recipe, threads, questions=asked, vectors=vectors)
+        manifest = build_dense(documents, plan, _progress())
+    else:
+        manifest = build_bm25(documents, folder, recipe, _progress())
+    if skipped:
+        click.echo(f"{source}: {listed(skipped)}", err=True)
+    click.echo(f"{manifest.identity}  {manifest.rows:,} passages  {manifest.size / 1e9:.2f} GB  {folder}")
+
+
+def _refuse_ignored(context: click.Context, *, is_dense: bool, has_vectors: bool) -> None:
+    if not is_dense:
+        _refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+    if has_vectors:
+        _refuse(context, ("device",), "says how to encode, and --vectors are there already")
+
+
+def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
+    """Raises ConfigError where one of these parameters was given: it would be ignored."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
+        if parameter.name in names and given:
+            raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
+
+
+def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
+    """Raises ConfigError for options that would do nothing, or never end a text."""
+    if not size and (overlap or tokenizer):
+        name = "--chunk-overlap" if overlap else "--tokenizer"
+        raise ConfigError(f"{name} says how --chunk-tokens cuts texts: give that too, or leave it out")
+    if size and overlap >= size:
+        raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
+
+
+def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
+    """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
+    from retrieval.build import Recipe
+    from retrieval.corpus import source_bytes
+    from retrieval.encoder import family_of
+
+    encoder, family, backend = options["encoder"], options["family"], options["backend"]
+    if options["profile"] == ProfileName.BM25:
+        encoder = family = backend = ""
+    elif not family:
+        family = family_of(encoder)
+        if family is None:
+            raise ConfigError(
+                f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "
+                "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
+            )
+    chosen = {"encoder": encoder, "family": family, "backend": backend}
+    origin = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
+    return Recipe(**{**options, **chosen, **origin})
+
+
+def _with_hashes(recipe: "Recipe", source: Path, **files: Path | None) -> "Recipe":
+    """With what the files of a build hold: the same names may hold something else when it is started again."""
+    from retrieval.corpus import source_hash
+    from retrieval.encoder import model_hash
+
+    hashes = {
+        "source_hash": source_hash(source),
+        **{f"{name}_hash": source_hash(file) if file else "" for name, file in files.items()},
+        "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
+    }
+    return recipe.model_copy(update=hashes)
+
+
+def estimate_build(recipe: "Recipe", source: Path, threads: int, *, is_encoded: bool = False) -> str:
+    """What a build will take, in one line for a person. Encodes a few passages of the source to measure the speed.
+
+    Raises CorpusError for a source that cannot be read, CheckpointError for the encoder.
+    """
+    from retrieval.corpus import read_documents
+    from retrieval.passages import passage_line
+    from retrieval.profiles import estimate
+
+    first = list(islice(read_documents(source), SAMPLED_DOCUMENTS))
+    if not first:
+        raise CorpusError(f"{source}: the corpus holds no document")
+    stored = sum(len(passage_line(document)) + 1 for document in first)
+    # Compressed text is about a third of its size.
+    unpacked = recipe.source_bytes * (3 if source.suffix == ".gz" else 1)
+    rows = len(first) if len(first) < SAMPLED_DOCUMENTS else round(unpacked / (stored / len(first)))
+    if recipe.chunk_tokens:
+        rows = max(rows, round(unpacked / (recipe.chunk_tokens * DEFAULT_CHUNK_BYTES)))
+    name = ProfileName(recipe.profile)
+    speed, dimensions = (1.0, 0) if name is ProfileName.BM25 else _encoder_speed(recipe, first, threads)
+    corpus_bytes = round(stored / len(first) * rows)
+    costs = estimate(
+        name, rows=rows, dimensions=dimensions, corpus_bytes=corpus_bytes, passages_per_second=speed
+    )
+    encoding = 0.0 if is_encoded else costs.encode_seconds
+    minutes = (encoding + costs.index_seconds) / 60
+    return (
+        f"estimate for profile {name} and about {rows:,} passages: {minutes:,.0f} min "
+        f"({encoding / 60:,.0f} of them encoding with {threads} threads), "
+        f"disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
+        f"memory {costs.build_memory / 1e9:,.1f} GB to build and {costs.serve_memory / 1e9:,.1f} GB to serve"
+    )
+
+
+def _encoder_speed(recipe: "Recipe", documents: list["Document"], threads: int) -> tuple[float, int]:
+    """Passages per second, and dimensions."""
+    from retrieval.build_dense import GpuPassages
+    from retrieval.encoder import FAMILIES, Backend, open_encoder, prepare_encoder
+    from retrieval.passages import join_contents
+
+    on_gpu = recipe.device != "cpu"
+    texts = [join_contents(each.title, each.text) for each in documents[0 if on_gpu else -ENCODED :]]
+    with TemporaryDirectory() as folder:
+        prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), Path(folder))
+        encoder = open_encoder(Path(folder), threads=threads)
+        work = GpuPassages(recipe.encoder, FAMILIES[recipe.family]) if on_gpu else encoder
+        work.passages(texts[:2])
+        start = time.perf_counter()
+        work.passages(texts)
+        return len(texts) / (time.perf_counter() - start), encoder.dimensions
+
+
+def _progress() -> "Progress":
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    starts: dict[str, float] = {}
+
+    def show(step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        start = starts.setdefault(step, now)
+        left = (now - start) / done * (total - done) if done and total else 0.0
+        share = f"{done:,} of {total:,}, {left / 60:.0f} min left" if total else f"{done:,}"
+        console.print(f"{step}: {share}", end="\n" if total and done >= total else "\r")
+
+    return show
+
+
+@click.group()
+def index() -> None:
+    """Fetch, build and check retriever indexes."""
+
+
+index.add_command(build)
+
+
+@index.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print its manifest.")
+def check(folder: Path, as_json: bool) -> None:
+    """Verify every checksum of FOLDER and search it once."""
+    from retrieval.client import open_index
+    from retrieval.folder import Verify, read_manifest
+    from retrieval.passages import Passages
+
+    manifest = read_manifest(folder, Verify.FULL)
+    passages = Passages.open(folder, manifest.corpus_hash)
+    (hits,) = open_index(folder, manifest).search([passages.contents(0)[:200]], 3)
+    for hit in hits:
+        passages.document(hit.row)
+    if as_json:
+        click.echo(manifest.model_dump_json(indent=1))
+    else:
+        click.echo(f"{manifest.identity}: {len(manifest.files)} files intact, a search answers")
+
+
+@click.command("serve-retriever")
+@click.argument("folder", type=FOLDER)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
+)
+@click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Search processes.")
+@click.option("--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Waiting queries.")
+@click.option("--cache", type=click.IntRange(min=0), default=100_000, show_default=True, help="Kept answers.")
+@click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@click.option("--token-env", help="Environment variable that holds the bearer token.")
+@click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
+@click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
+def serve_retriever(
+    *, host: str, port: int, deadline: float, drain: float, token_env: str | None, **settings: Any
+) -> None:
+    """Serve the index of FOLDER over HTTP until SIGTERM."""
+    import asyncio
+
+    from retrieval.server import serve
+    from retrieval.service import SearchService, ServiceSettings
+    from scope_selfplay.net.guard import secret
+
+    if not 0 < deadline < math.inf:
+        raise ConfigError(f"--deadline {deadline:g}: expected seconds above 0")
+    if not 0 <= drain < math.inf:
+        raise ConfigError(f"--drain {drain:g}: expected seconds, 0 or more")
+    token = secret(token_env, "--token-env")
+    if token is None and host not in ("127.0.0.1", "localhost", "::1"):
+        click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
+    service = SearchService(ServiceSettings.model_validate({"deadline": deadline, **settings}))
+    asyncio.run(serve(service, host, port, drain=drain, token=token))

@@ -1,0 +1,364 @@
+"""What a model may take for a control token, and our own tags: one pattern over a text's plain form.
+
+Three layers: the tags of our protocol and of chats by name, the shapes that special tokens have in the model families,
+and the exact list of one tokenizer, where it is known.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from functools import lru_cache
+from itertools import groupby
+
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+INVISIBLE = re.compile(f"[{_INVISIBLE}]")
+"""Unicode's default-ignorable characters, and those that are drawn as nothing."""
+
+JOINERS = "\u200c\u200d"
+"""Scripts and emoji need them."""
+_LINE_BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
+_ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# What could be a control or a format: a quick look before `_Kept` decides. Joiners are among them.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+class _Kept(dict[int, str | None]):
+    """Code point -> what of it a prompt shows: itself, a line break, or nothing."""
+
+    def __missing__(self, point: int) -> str | None:
+        character = chr(point)
+        kept: str | None = character
+        if character in _LINE_BREAKS:
+            kept = "\n"
+        elif character not in "\t\n" and character not in JOINERS:
+            hidden = 0xE0000 <= point <= 0xE0FFF or unicodedata.category(character) in ("Cc", "Cf")
+            kept = None if hidden else character
+        self[point] = kept
+        return kept
+
+
+class _Plain(dict[int, str]):
+    """Code point -> its plain form (NFKC), by itself: empty for an invisible one, a space for white space.
+
+    Normalising a whole text would reorder runs of combining marks, in quadratic time on a hostile one; a form that
+    folds to ASCII never depends on its neighbours.
+    """
+
+    def __missing__(self, point: int) -> str:
+        character = chr(point)
+        if INVISIBLE.match(character):
+            plain = ""
+        elif unicodedata.category(character) == "Zs":
+            plain = " "
+        else:
+            plain = INVISIBLE.sub("", unicodedata.normalize("NFKC", character))
+        self[point] = plain
+        return plain
+
+
+_KEPT, _PLAIN = _Kept(), _Plain()
+
+
+def encodable(text: str) -> str:
+    """Pairs of surrogates joined, half ones replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def without_controls(text: str) -> str:
+    """No controls, bidi marks or invisible formats; every kind of line break is a line feed; joiners stay."""
+    if not (_ASCII_CONTROLS if text.isascii() else _CONTROLS).search(text):
+        return text
+    return text.replace("\r\n", "\n").translate(_KEPT)
+
+
+def plain(text: str) -> str:
+    """The text as its letters read, whatever forms they were written in."""
+    return text if text.isascii() else text.translate(_PLAIN)
+
+
+def plain_places(text: str) -> list[int]:
+    """For every character of `plain(text)`, where in the text it comes from."""
+    return [place for place, each in enumerate(text) for _ in _PLAIN[ord(each)]]
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text says nothing: no letter, digit or symbol among white space, punctuation and the invisible."""
+    return not any(each.isalnum() or _is_symbol(each) for each in plain(text))
+
+
+def _is_symbol(character: str) -> bool:
+    """An emoji, an arrow or infinity may be an answer; a backtick or a bar is none."""
+    return unicodedata.category(character) in ("Sm", "So", "Sc") and character not in "|~"
+
+
+_PROTOCOL = (
+    "think|thinking|thought|reasoning|score|rubric|response|prompt|first|second|answer|task|document|documents|criterion"
+    "|candidate|question|search|information|tool_call|tool_response|tools|function_calls|functions|function|parameter"
+    "|invoke|arg_key|arg_value|winners|verdict|system|user|assistant|role"
+)
+_CHAT = (
+    "s|bos|eos|pad|unk|mask|cls|sep|sop|eop|escape|start_of_turn|end_of_turn|start_of_image|end_of_image"
+    "|image_soft_token|audio_soft_token|start_function_\\w+|end_function_\\w+|code_interpreter|toolcall"
+)
+_CODE = (
+    "fim_\\w+|repo_name|reponame|filename|file_sep|gh_stars|issue_\\w+|jupyter_\\w+|empty_output|commit_\\w+"
+    "|pr_\\w+|intermediate_to_\\w+|endoftext|pii|unused_?\\d+|extra_id_\\d+|special_\\d+|mask_\\d+|reserved_\\w+"
+    "|\\w+_token"
+)
+# A letter behind `<` may be mathematics, so that short names must be whole tags.
+_NAMED = rf"(?:{_PROTOCOL})\b|(?:{_CHAT}|{_CODE})\s{{0,3}}+/?+>"
+# `<|...`, `<name|>` of Gemma, `<seed:...>`, `<mask:0>` and the like.
+_SHAPED = r"[|\uff5c]|\[?[\w.-]{1,64}+[|\uff5c]>|(?:seed|minimax|mask|longcat|\[?plhd|\[bos)[:_]"
+_BRACKETED = (
+    r"/?(?:INST|SYS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|AVAILABLE_TOOLS|SYSTEM_PROMPT|MODEL_SETTINGS|THINK|ARGS"
+    r"|CALL_ID|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|PAD|UNK|BOS|EOS|EOT|[gs]?MASK"
+    r"|start_header_id|end_header_id)\]|\|(?:system|user|assistant|tool|endofturn)\||e~\[|@BOS@\]"
+)
+# `<` before a tag, an optional slash and a few spaces included; `[` before a bracketed one; runs that could be marks.
+_TAGS = (
+    rf"<(?=\s{{0,3}}+/?+\s{{0,3}}+(?:{_NAMED}|{_SHAPED}))|(?-i:\[(?=\s{{0,3}}+(?:{_BRACKETED})))"
+    r"|\[(?=cut here:)|\](?=~!?b[\[\]])|>>(?=[A-Z]{4,12}<<)|<{3,}|>{3,}"
+)
+_FORMS = "<>\\[\\]\ufe64\ufe65\uff1c\uff1e\uff3b\uff3d\ufe47\ufe48"
+HARMLESS = {"<": "\u2039", ">": "\u203a", "[": "\u27e6", "]": "\u27e7", "{": "\u2774", "|": "\u00a6"}
+"""What takes the place of a character that began a tag."""
+_LONGEST, _MOST = 128, 2_000
+
+
+class ControlTags:
+    """The tags that are made harmless: those of all families, and the special tokens of one `tokenizer`."""
+
+    def __init__(self, tokens: Iterable[str] = ()) -> None:
+        folded = {plain(token).strip() for token in tokens}
+        # Those that the shapes know already need no line of their own; a bare word is no control token.
+        own = [each for each in folded if 1 < len(each) <= _LONGEST and not each.replace("_", "").isalnum()]
+        self.tokens = tuple(sorted(token for token in own if not _compiled(()).match(token))[:_MOST])
+        self.pattern = _compiled(self.tokens)
+        # Every form of a first character; those of `<`, `>`, `[`, `]` are known, others are looked for in all forms.
+        rare = any(not token.startswith(("<", "[", "]", ">")) for token in self.tokens)
+        self.forms = re.compile("." if rare else f"[{_FORMS}]", re.DOTALL)
+        self.openers = re.compile(
+            "[" + re.escape("".join({"<", ">", "[", "]"} | {each[0] for each in self.tokens})) + "]"
+        )
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where tags begin in a text in its plain form: the characters to be replaced."""
+        # Most openers begin nothing: to look at them alone is quicker than the pattern over the whole text.
+        opener = self.openers.search(text)
+        while opener is not None:
+            found = self.pattern.match(text, opener.start())
+            if found is not None:
+                yield found.span()
+            opener = self.openers.search(text, opener.end() if found is None else found.end())
+
+    def harmless(self, character: str) -> str:
+        """What stands for a character at a tag's beginning; one without a look-alike is followed by a space."""
+        return HARMLESS.get(plain(character), f"{character} ")
+
+
+@lru_cache(maxsize=16)
+def _compiled(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    by_first = groupby(tokens, key=lambda token: token[0])
+    exact = "".join(
+        rf"|{re.escape(first)}(?={'|'.join(re.escape(each[1:]) for each in group)})"
+        for first, group in by_first
+    )
+    return re.compile(_TAGS + exact, re.IGNORECASE | re.ASCII)
+
+
+FAMILIES = ControlTags()
+"""The tags of all model families; a judge's own list comes from its tokenizer."""
+_MARKUP = "#*>_-=~`|+ \t"
+_LONGEST_HEAD = 120
+_LINE_MARK = "\u203a "
+_NUMBERED = re.compile(r"\[ ?[0-9]{1,4} ?\]")
+
+
+def clean(text: str, tags: ControlTags = FAMILIES) -> str:
+    """A text that a prompt can show: encodable, without controls or bidi, without tags of ours or of a chat.
+
+    Tags are looked for in the text's plain form (`characters.plain`), and only the character that begins one is
+    replaced: an ordinary `x²` stays what it is. Homoglyphs of other scripts are no tags and stay.
+    """
+    if not text.isascii():
+        text = encodable(text)
+    text = without_controls(text)
+    folded = plain(text) if may_hold(text, tags) else ""
+    spans = list(tags.spans(folded))
+    if not spans:
+        return text
+    places = range(len(text)) if text is folded else plain_places(text)
+    characters = list(text)
+    for start, end in spans:
+        for place in range(start, end):
+            characters[places[place]] = tags.harmless(folded[place])
+    return "".join(characters)
+
+
+def may_hold(text: str, tags: ControlTags = FAMILIES) -> bool:
+    """Whether a text holds a character that could begin a tag, in whatever form: a quick look before the slow one."""
+    return tags.forms.search(text) is not None
+
+
+def clean_line(text: str) -> str:
+    """A cleaned text on one line, such as a title."""
+    return " ".join(clean(text).split())
+
+
+def clean_for_policy(text: str, own_lines: Callable[[str], bool] | None = None) -> str:
+    """A document, a search result or a tool's output as a policy reads it, without tags of the protocol or of a chat.
+
+    `own_lines` says of a line, given in its plain form without case, that it belongs to the prompt around the text:
+    such a line gets a mark before it.
+    """
+    text = clean(text)
+    if own_lines is None:
+        return text
+    return "\n".join(
+        _LINE_MARK + line if own_lines(plain(line).strip().casefold()) else line for line in text.split("\n")
+    )
+
+
+def numbers_a_result(line: str) -> bool:
+    """Whether a line begins as search results are numbered: `[2] Title: ...`."""
+    return _NUMBERED.match(line) is not None
+
+
+@lru_cache(maxsize=256)
+def frame_of(template: str) -> Callable[[str], bool]:
+    """Whether a line reads as a heading (`## Searching`) or as a label (`Question:`) of this template does, in whatever
+    spacing, marks and emphasis it is written.
+    """
+    heads = [line.partition("{{")[0].partition("{%")[0] for line in template.split("\n")]
+    folded = [plain(head).strip().casefold() for head in heads]
+    headings = tuple({words for head in folded if head.startswith("#") and (words := _words(head))})
+    labels = tuple({f"{words}:" for head in folded if head.endswith(":") and (words := _words(head))})
+
+    def is_of_the_frame(line: str) -> bool:
+        bare = line.lstrip(_MARKUP)
+        words = _words(bare[:_LONGEST_HEAD])
+        if words in headings or (bare != line and words.startswith(headings)):
+            return True
+        label, colon, _ = bare[:_LONGEST_HEAD].partition(":")
+        return bool(colon) and f"{_words(label)}:" in labels
+
+    return is_of_the_frame
+
+
+def _words(text: str) -> str:
+    return " ".join("".join(each if each.isalnum() else " " for each in text).split())
+
+
+def printable(text: str) -> str:
+    """The text with every character that a terminal might obey, or that nobody can see, shown as its code.
+
+    Controls, marks that reverse the direction, private and unassigned characters; line ends, tabs and the
+    blanks of all scripts stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs"
+        else f"\\x{ord(letter):02x}"
+        for letter in text
+    )
+
+
+def one_line(text: str) -> str:
+    """As `printable`, with line ends and runs of blanks as one blank: a cell of a line-by-line listing."""
+    return printable(" ".join(text.split()))
+
+
+LONGEST = 20_000
+"""Characters of a text that are looked at, half of them at its end."""
+
+
+class Suspicion(StrEnum):
+    """Why a text is suspect of injection."""
+
+    TAGS = "tags"
+    VERDICT = "verdict"
+    ADDRESS = "address"
+    INVISIBLE = "invisible"
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Suspicion.TAGS: "tags of the protocol, of a chat or of a fence",
+    Suspicion.VERDICT: "words of a verdict on itself",
+    Suspicion.ADDRESS: "speaks to a judge or gives orders to a model",
+    Suspicion.INVISIBLE: "characters that cannot be seen, where no script needs them",
+}
+_JUDGES = r"(?:judge|grader|evaluator|marker|reviewer|scorer|llm|ai|language model|assistant)s?"
+_VERDICT = re.compile(
+    r"[\"']?(?:score|winners?|verdict|rating|grade)[\"']?\s{0,3}[:=]\s{0,3}[\[\"'{]{0,2}\s{0,3}(?:10\b|1\b|[ab]\b|tie\b|pass)"
+    r"|\b(?:full|maximum|top|perfect|highest)\s(?:marks?|scores?|credit|points|grade)\b"
+    r"|\b(?:meets?|satisf(?:y|ies)|fulfils?)\s(?:all|every|each)(?:\sof)?(?:\sthe)?\s(?:criteri|requirement|rubric)"
+    r"|\bcriteri(?:on|a)\s(?:is|are)\s(?:fully\s)?(?:met|satisfied)\b"
+    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10|1|full"
+    r"|as\s(?:a\s)?(?:correct|right|met|satisf|pass|full|perfect))",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(
+    r"\b(?:dear|hey|hello|attention|(?:note|message|instructions?) (?:to|for)(?: the)?)[\s,:]{1,3}"
+    rf"{_JUDGES}\b"
+    r"|\b(?:ignore|disregard|forget|override)\s(?:all\s|any\s|the\s|your\s|these\s|every\s){0,2}"
+    r"(?:previous|prior|above|earlier|preceding|other|system|former)\s"
+    r"(?:instructions?|prompts?|rules?|text|criteria|messages?)"
+    rf"|\byou are (?:now )?(?:a|an|the) (?:\w{{1,20}} ){{0,2}}{_JUDGES}\b"
+    r"|\byou (?:must|should|shall|have to|will) (?:now )?"
+    r"(?:award|give|score|grade|choose|select|prefer|output|reply|rate|pick)\b"
+    r"|\b(?:this|my) (?:answer|response|attempt|solution) "
+    r"(?:deserves|should (?:get|receive|be (?:given|scored|graded|chosen))|must (?:win|be chosen))"
+    r"|\bthe other (?:answer|response|attempt|candidate)s? (?:is|are) (?:wrong|incorrect|plagiari|worse|fake)"
+    r"|^\s{0,3}(?:system|judge|grader|evaluator)\s{0,2}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NEVER_NEEDED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u202a-\u202e\u2061-\u206f\u2800\u3164\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+# Web pages hold a few of these; between two ASCII letters nothing needs them.
+_BETWEEN_LETTERS = re.compile(r"[A-Za-z<>/\[\]][\u200b-\u200d\u2060\ufe00-\ufe0f\ufeff]+[A-Za-z<>/\[\]]")
+_MANY_INVISIBLE = 20
+
+
+def suspicions(text: str) -> tuple[Suspicion, ...]:
+    """The signs in a text, in the order of their names; none for an ordinary one."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
+    folded = plain(text)
+    found = []
+    if _ADDRESS.search(folded):
+        found.append(Suspicion.ADDRESS)
+    if not text.isascii() and _hides(text):
+        found.append(Suspicion.INVISIBLE)
+    if any(FAMILIES.spans(folded)):
+        found.append(Suspicion.TAGS)
+    if _VERDICT.search(folded):
+        found.append(Suspicion.VERDICT)
+    return tuple(found)
+
+
+def _hides(text: str) -> bool:
+    if _NEVER_NEEDED.search(text) or _BETWEEN_LETTERS.search(text):
+        return True
+    invisible = len(INVISIBLE.findall(text))
+    return invisible >= _MANY_INVISIBLE and invisible > len(text) // 10

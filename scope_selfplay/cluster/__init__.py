@@ -1,0 +1,1 @@
+"""Pods and folders for Kubernetes: written, checked, fetched from."""

@@ -1,0 +1,388 @@
+"""Whether a run fits its cluster: the server's version, the claim and what fills it, Secrets, quotas, and nodes.
+
+What this user may not look at is a note, not a fault: rights in one namespace are enough to run. What other pods hold
+is not free; who may list nodes but not the pods of other namespaces is told so, and what nodes offer is taken for free.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scope_selfplay.base.errors import ConfigError, Finding, State
+from scope_selfplay.cluster.kubectl import Kubectl
+from scope_selfplay.cluster.objects import (
+    Amounts,
+    Body,
+    Pods,
+    count_pods,
+    matches,
+    name_of,
+    pods_of,
+    readable,
+    stage_objects,
+)
+from scope_selfplay.cluster.pods import COMPONENT
+from scope_selfplay.cluster.prepare import secrets_of
+from scope_selfplay.config.cluster import amount
+from scope_selfplay.config.run import RunConfig
+
+CLAIM_KIND = "PersistentVolumeClaim"
+
+
+def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
+    """A claim that the run does not bring itself must exist. Raises ConfigError where claims may not be seen."""
+    name, mode = f"{CLAIM_KIND}/{config.cluster.volume_claim}", config.cluster.access_mode
+    if name in map(name_of, objects):
+        return
+    claim = cluster.get("persistentvolumeclaims", config.cluster.volume_claim)
+    modes = claim["spec"].get("accessModes") or [] if claim else []
+    if claim is None:
+        yield Finding(name, "does not exist; create it, or leave cluster.volume_claim out")
+    elif not {mode, "ReadWriteMany"} & set(modes):
+        yield Finding(
+            name,
+            f"is {', '.join(modes)}, and the run wants {mode}; make another claim, or set cluster.access_mode and "
+            "cluster.node_selector",
+        )
+
+
+def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
+    """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
+    classes = {body["metadata"]["name"]: body for body in cluster.objects("storageclasses")}
+    known = ", ".join(classes) or "none"
+    for claim in (body for body in objects if body.get("kind") == CLAIM_KIND):
+        bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"]) or {}
+        wanted = claim["spec"].get("storageClassName")
+        if (bound.get("status") or {}).get("phase") == "Bound":
+            continue
+        if wanted == "" or wanted in classes or (not wanted and any(map(is_default_class, classes.values()))):
+            continue
+        message = f"wants the StorageClass {wanted}; there are {known}"
+        if not wanted:
+            message = (
+                f"names no StorageClass and the cluster has no default one; there are {known}; "
+                "name one (cluster.storage_class), or make a PersistentVolume for it"
+            )
+        # A volume that is bound to the claim, or will be, needs no class.
+        if not any(_fits(volume, claim, cluster.namespace) for volume in volumes_seen(cluster)):
+            yield Finding(name_of(claim), message)
+
+
+def volumes_seen(cluster: Kubectl) -> Sequence[Body]:
+    """PersistentVolumes are the whole cluster's, and not everybody may see them."""
+    try:
+        return cluster.objects("persistentvolumes")
+    except ConfigError:
+        return ()
+
+
+def is_kept_for(volume: Body, claim: str, namespace: str) -> bool:
+    kept = volume["spec"].get("claimRef") or {}
+    return (kept.get("namespace"), kept.get("name")) == (namespace, claim)
+
+
+def _fits(volume: Body, claim: Body, namespace: str) -> bool:
+    spec, wanted, metadata = volume["spec"], claim["spec"], claim["metadata"]
+    # A volume that is kept for a claim is bound to it whatever its class.
+    classes = {each.get("storageClassName") or "" for each in (spec, wanted)}
+    is_free = len(classes) == 1 and (volume.get("status") or {}).get("phase") == "Available"
+    is_ours = is_kept_for(volume, metadata["name"], metadata.get("namespace", namespace))
+    enough = amount(spec["capacity"]["storage"]) >= amount(wanted["resources"]["requests"]["storage"])
+    has_modes = {*wanted["accessModes"]} <= {*(spec.get("accessModes") or [])}
+    return (is_ours if "claimRef" in spec else is_free) and enough and has_modes
+
+
+def is_default_class(storage_class: Body) -> bool:
+    """Whether claims that name no StorageClass get this one."""
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
+
+
+def probe_finding(cluster: Kubectl) -> Finding:
+    """What the newest pod of a Job `probe-volume` ended with. Raises as `Kubectl.objects`."""
+    ended = [
+        (state["finishedAt"], state.get("message", "").strip(), state.get("exitCode", 0) != 0)
+        for pod in cluster.objects("pods", f"{COMPONENT}=probe-volume")
+        for container in (pod.get("status") or {}).get("containerStatuses") or []
+        if (state := (container.get("state") or {}).get("terminated")) and state.get("finishedAt")
+    ]
+    if not ended:
+        return Finding("the volume", "the volume was not probed yet: kubectl apply -k RUN/prepare", State.OK)
+    _, line, failed = max(ended)
+    line = line or "was probed in vain; see the log of the Job probe-volume"
+    return Finding("the volume", line, State.STOP if failed else State.OK)
+
+
+_COUNTED = {
+    "Job": ("jobs", "count/jobs.batch"),
+    "Deployment": ("deployments", "count/deployments.apps"),
+    "Service": ("services", "services", "count/services"),
+}
+"""Kind -> its plural, and the resources of a quota that count it."""
+
+
+def peak_gpus(config: RunConfig) -> dict[str, int]:
+    """GPUs of each stage, its servers included."""
+    gpus = f"requests.{config.cluster.gpu_resource}"
+    return {stage: int(usage_of(bodies)[gpus]) for stage, bodies in stage_objects(config).items()}
+
+
+def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
+    """Quotas that some stage does not fit into, given what others use. Raises ConfigError where none may be seen."""
+    quotas = [(quota, quota.get("status") or {}) for quota in cluster.objects("resourcequotas")]
+    if quotas:
+        # What this run takes already must not count as the use of others.
+        ours = _present_usage(config, cluster)
+        for quota, status in quotas:
+            used = {name: amount(value) - ours[name] for name, value in (status.get("used") or {}).items()}
+            yield from _over_quota(config, objects, quota, status.get("hard") or {}, used)
+
+
+def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
+    """Quotas that the run brings itself, in a namespace without other users. Pure."""
+    for quota in (body for body in objects if body.get("kind") == "ResourceQuota"):
+        yield from _over_quota(config, objects, quota, quota["spec"].get("hard") or {}, {})
+
+
+def _over_quota(
+    config: RunConfig,
+    objects: Sequence[Body],
+    quota: Body,
+    hard: Mapping[str, Any],
+    used: Mapping[str, float],
+) -> Iterator[Finding]:
+    spec = quota.get("spec") or {}
+    # One for some pods only, such as those of a priority: the cluster decides which ones.
+    if spec.get("scopes") or spec.get("scopeSelector"):
+        return
+    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
+    needs = {stage: usage_of([*controller, *bodies]) for stage, bodies in stage_objects(config).items()}
+    for resource, limit in hard.items():
+        others = max(0.0, used.get(resource, 0.0))
+        stage = max(needs, key=lambda name: needs[name][resource])
+        wanted = needs[stage][resource]
+        if wanted > amount(limit) - others:
+            yield Finding(
+                name_of(quota),
+                f"allows {limit} {resource}, others use {readable(others)}, the stage {stage} takes {readable(wanted)}",
+            )
+
+
+def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
+    """What the run takes of the quotas now."""
+    own = f"scope/run={config.name}"
+    found = Amounts(float)
+    for pod in cluster.objects("pods", own):
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            count_pods(found, pod["spec"], 1)
+    for plural, *resources in _COUNTED.values():
+        found.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
+    return found
+
+
+def usage_of(objects: Sequence[Body]) -> Amounts:
+    """What these Jobs, Deployments and Services take of a quota while all of them run."""
+    found = Amounts(float)
+    for body in objects:
+        for resource in _COUNTED.get(str(body["kind"]), ("",))[1:]:
+            found[resource] += 1
+        for pods in pods_of([body]):
+            spec = body["spec"]
+            count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+    return found
+
+
+def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
+    """A volume that one node mounts keeps a pod on another node waiting for ever (Multi-Attach). Pure."""
+    single, wanted = claims_of_one_node(config, objects), config.cluster.node_selector
+    for pods in pods_of(objects):
+        mounted = [volume.get("persistentVolumeClaim") or {} for volume in pods.spec.get("volumes") or []]
+        selector = dict(pods.spec.get("nodeSelector") or {})
+        for claim in sorted(single & {each.get("claimName") for each in mounted}):
+            if selector and selector == wanted:
+                continue
+            why = (
+                f"on a node with {pairs(selector)}, and the run's other pods go to one with "
+                f"{pairs(wanted) or 'any labels'}; make them the same"
+                if selector
+                else "and nothing keeps it on the volume's node; set cluster.node_selector, or add the component "
+                "single-node"
+            )
+            yield Finding(pods.owner, f"mounts {claim}, which is ReadWriteOnce, {why}")
+
+
+def claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
+    """Claims that are ReadWriteOnce by the config, or by what a person wrote into the claim itself."""
+    cluster = config.cluster
+    configured = {cluster.volume_claim} if cluster.access_mode == "ReadWriteOnce" else set()
+    return configured | {
+        body["metadata"]["name"]
+        for body in objects
+        if body.get("kind") == CLAIM_KIND and body["spec"]["accessModes"] == ["ReadWriteOnce"]
+    }
+
+
+def pairs(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+class _Room(NamedTuple):
+    """What one node offers, and what of it nobody holds."""
+
+    offered: Mapping[str, float]
+    free: Mapping[str, float]
+    taints: Sequence[Body]
+
+
+def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
+    """Nodes that the run may go to, and their room. Raises ConfigError where nodes may not be seen."""
+    selector, wanted = config.cluster.node_selector, max(peak_gpus(config).values())
+    if not selector and not wanted:
+        return
+    nodes = cluster.objects("nodes")
+    labels = {"matchLabels": selector}
+    found = [node for node in nodes if matches(labels, node["metadata"].get("labels") or {})]
+    if not found:
+        message = f"none has {pairs(selector) or 'come up'}; label one, or change cluster.node_selector"
+        yield Finding("nodes", message)
+        return
+    is_one = bool(claims_of_one_node(config, objects))
+    if selector and is_one and len(found) > 1:
+        message = (
+            f"{len(found)} have {pairs(selector)}, and the volume is ReadWriteOnce; keep the labels on one"
+        )
+        yield Finding("nodes", message)
+    held = _held_by_others(config, cluster)
+    rooms = [_room(node, held) for node in found if not (node.get("spec") or {}).get("unschedulable")]
+    yield from _gpu_problems(config.cluster.gpu_resource, rooms, wanted, is_one=is_one)
+    for pods in pods_of(objects):
+        yield from _pod_problems(config, pods, rooms)
+    if is_one:
+        yield from _one_node_room(config, rooms)
+
+
+def gpus_offered(node: Body, resource: str) -> float:
+    """GPUs that pods may take on this node."""
+    return amount(node["status"].get("allocatable", {}).get(resource, 0))
+
+
+def _held_by_others(config: RunConfig, cluster: Kubectl) -> dict[str, Amounts]:
+    """What pods that are not the run's hold, by node; nothing where they may not be seen."""
+    try:
+        pods = cluster.objects("pods", everywhere=True)
+    except ConfigError:
+        return {}
+    held: dict[str, Amounts] = {}
+    for pod in pods:
+        node, phase = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("phase")
+        is_ours = (pod["metadata"].get("labels") or {}).get("scope/run") == config.name
+        if node and phase not in ("Succeeded", "Failed") and not is_ours:
+            count_pods(held.setdefault(node, Amounts(float)), pod["spec"], 1)
+    return held
+
+
+def _room(node: Body, others: Mapping[str, Amounts]) -> _Room:
+    offered = {key: amount(value) for key, value in (node["status"].get("allocatable") or {}).items()}
+    held = others.get(node["metadata"]["name"], Amounts(float))
+    free = {key: value - held[f"requests.{key}"] for key, value in offered.items()}
+    taints = (node.get("spec") or {}).get("taints") or []
+    return _Room(offered, free, [taint for taint in taints if taint.get("effect") != "PreferNoSchedule"])
+
+
+def _gpu_problems(resource: str, rooms: Sequence[_Room], wanted: int, *, is_one: bool) -> Iterator[Finding]:
+    offered = [0.0, *(room.offered.get(resource, 0.0) for room in rooms)]
+    free = [0.0, *(room.free.get(resource, 0.0) for room in rooms)]
+    reach = max if is_one else sum
+    takes = f"the largest stage takes {wanted} {'all on the one node of the volume' if is_one else 'at once'}"
+    if reach(offered) < wanted:
+        yield Finding("nodes", f"offer {reach(offered):.0f} {resource}, {takes}")
+    elif reach(free) < wanted:
+        held = f"have {reach(free):.0f} free {resource} (other pods hold {sum(offered) - sum(free):.0f})"
+        yield Finding("nodes", f"{held}, {takes}; the run waits until they are given back")
+
+
+def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iterator[Finding]:
+    """Pods that no node has room for: GPUs, CPU, memory, and its taints."""
+    needs = Amounts(float)
+    count_pods(needs, pods.spec, 1)
+    own = pods.spec.get("tolerations") or []
+    untolerated = [
+        [taint for taint in room.taints if not any(_tolerates(each, taint) for each in own)] for room in rooms
+    ]
+    open_rooms = [room for room, taints in zip(rooms, untolerated, strict=True) if not taints]
+    if rooms and not open_rooms:
+        taint = pairs({taint["key"]: taint.get("value", "") for taint in untolerated[0]})
+        message = f"tolerates no node: {taint} is a taint of theirs; see cluster.tolerations"
+        yield Finding(pods.owner, message)
+        return
+    for key in (config.cluster.gpu_resource, "cpu", "memory"):
+        value = needs[f"requests.{key}"]
+        largest = max((room.offered.get(key, value) for room in open_rooms), default=value)
+        if value > largest:
+            message = f"takes {readable(value)} {key} on one node, the largest offers {readable(largest)}"
+            yield Finding(pods.owner, message)
+
+
+def _tolerates(toleration: Body, taint: Body) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if not toleration.get("key"):
+        return True
+    exists = toleration.get("operator") == "Exists"
+    same = exists or toleration.get("value", "") == taint.get("value", "")
+    return same and bool(toleration["key"] == taint["key"])
+
+
+def _one_node_room(config: RunConfig, rooms: Sequence[_Room]) -> Iterator[Finding]:
+    """CPU and memory of the largest stage where all its pods share one node."""
+    stages = {stage: usage_of(bodies) for stage, bodies in stage_objects(config).items()}
+    for key in ("cpu", "memory"):
+        stage = max(stages, key=lambda name: stages[name][f"requests.{key}"])
+        wanted = stages[stage][f"requests.{key}"]
+        free = max((room.free.get(key, wanted) for room in rooms), default=0.0)
+        if wanted > free:
+            have = f"have {readable(free)} free {key} on the one node of the volume"
+            yield Finding("nodes", f"{have}, the stage {stage} takes {readable(wanted)}")
+
+
+def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
+    """Secrets that the run names and the namespace lacks, or whose keys are others. Raises ConfigError where they may
+    not be seen."""
+    for setting, (name, keys, advice) in secrets_of(config).items():
+        secret, where = cluster.get("secrets", name), f"cluster.{setting}"
+        if secret is None:
+            yield Finding(where, f"names the Secret {name}, which the namespace does not have; {advice}")
+        elif lacking := [key for key in keys if key not in (secret.get("data") or {})]:
+            message = (
+                f"names the Secret {name}, which has no key {', '.join(lacking)}; delete it, then {advice}"
+            )
+            yield Finding(where, message)
+
+
+OLDEST = "1.30"
+"""Kubernetes release from which on runs are checked."""
+_SINCE = {
+    "podFailurePolicy": ("1.26", "add the component older-kubernetes"),
+    "completionMode": ("1.24", "train on one node"),
+}
+"""Field of a Job's spec -> the release from which on servers know it, and what to do before."""
+
+
+def version_problems(objects: Sequence[Body], version: str) -> Iterator[Finding]:
+    """Fields that a server of this version (`v1.29.3`) is too old for. Pure."""
+    for body in (each for each in objects if each.get("kind") == "Job"):
+        for field, (since, advice) in _SINCE.items():
+            if field in body["spec"] and is_older(version, since):
+                has = f"has spec.{field}, which servers know from Kubernetes {since} on, and this one is {version}"
+                yield Finding(name_of(body), f"{has}; {advice}")
+
+
+def version_notes(version: str) -> list[str]:
+    """A warning of a server that runs are not checked with; nothing of a newer one."""
+    return [f"the cluster is {version}; runs are checked from {OLDEST} on"] if is_older(version) else []
+
+
+def is_older(version: str, oldest: str = OLDEST) -> bool:
+    """Whether a server's `v1.29.3` is below a release; one that says nothing readable is not."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return found is not None and tuple(map(int, found.groups())) < tuple(map(int, oldest.split(".")))

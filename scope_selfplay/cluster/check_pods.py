@@ -1,0 +1,237 @@
+"""Whether every object finds what it names, and the NetworkPolicies let every call through. Objects in, problems out.
+
+What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches no pods, a port
+that no container has, a policy that forbids what a Job is told to call, or allows what no pod does; a server outside
+the run that the config names and no policy lets a pod out to. Pure.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
+from urllib.parse import urlsplit
+
+from scope_selfplay.base.errors import Finding
+from scope_selfplay.cluster.objects import Body, Pods, allows, matches, name_of, pods_of
+from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.config.run import RunConfig
+
+_URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
+_PORTS = {"http": 80, "https": 443}
+_BOTH = (Component.TRAINER, Component.WORKER)
+FETCHING = "fetch-model"
+"""The component of pods that fetch what a run needs: the only ones that leave the cluster."""
+
+
+def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[Finding]:
+    """Every broken reference, in the order of the objects; `elsewhere` are objects that others created, `Kind/name`."""
+    names, all_pods = Counter(map(name_of, objects)), pods_of(objects)
+    message = "appears twice; give one of them another name"
+    found = [Finding(name, message) for name, count in names.items() if count > 1]
+    found += [*_label_problems(objects), *_namespace_problems(objects)]
+    known = {name: {name} for name in [*names, *elsewhere]}
+    for body in objects:
+        if body.get("kind") == "ConfigMap":
+            known[name_of(body)] = {*(body.get("data") or {}), *(body.get("binaryData") or {})}
+    for pods in all_pods:
+        found += _pod_problems(pods, known)
+    for body in objects:
+        found += _object_problems(body, all_pods, known)
+    for pods in all_pods:
+        for url in _addresses(pods):
+            found += _call_problems(pods, url, objects, all_pods)
+    return found
+
+
+def _label_problems(objects: Sequence[Body]) -> Iterator[Finding]:
+    """YAML reads an unquoted `01` or `on` as something other than text, and the server refuses it."""
+    for body in objects:
+        template = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
+        for place, kind in product((body.get("metadata") or {}, template), ("labels", "annotations")):
+            for key, value in (place.get(kind) or {}).items():
+                if not isinstance(value, str):
+                    yield Finding(name_of(body), f"{kind}.{key} is {value!r}, not text; put it in quotes")
+
+
+def _namespace_problems(objects: Sequence[Body]) -> Iterator[Finding]:
+    """An object finds by name what lies in its own namespace. Those that name none go where the others are applied."""
+    named = [(name_of(body), space) for body in objects if (space := body["metadata"].get("namespace"))]
+    for expected, _ in Counter(space for _, space in named).most_common(1):
+        for name, space in named:
+            if space != expected:
+                message = f"is in the namespace {space} and finds nothing of {expected}, where the others are"
+                yield Finding(name, f"{message}; set one for all, by `namespace:` of a kustomization")
+
+
+def _pod_problems(pods: Pods, known: Mapping[str, Collection[str]]) -> Iterator[Finding]:
+    for what, kind, name, keys in _references(pods):
+        keys_there = known.get(f"{kind}/{name}")
+        if keys_there is None:
+            yield Finding(pods.owner, f"{what} {name}, which does not exist")
+        elif lacking := [key for key in keys if key not in keys_there]:
+            # Its pod never starts.
+            yield Finding(pods.owner, f"takes {lacking[0]} of {kind} {name}, which has no such key")
+    volumes = {volume["name"] for volume in pods.spec.get("volumes") or []}
+    mounted = {each["name"] for container in pods.containers for each in container.get("volumeMounts") or []}
+    for name in sorted(mounted - volumes):
+        yield Finding(pods.owner, f"mounts the volume {name}, which is not among its volumes")
+    for name in sorted(volumes - mounted):
+        yield Finding(pods.owner, f"has a volume {name} that no container mounts")
+
+
+def _references(pods: Pods) -> Iterator[tuple[str, str, str, list[str]]]:
+    """What a pod cannot start without: in words, its kind, its name, and keys of it."""
+    if account := pods.spec.get("serviceAccountName"):
+        yield "runs as ServiceAccount", "ServiceAccount", account, []
+    sources = []
+    for volume in pods.spec.get("volumes") or []:
+        # Volumes of `cluster.volumes` exist outside the run.
+        if not volume["name"].startswith("extra-"):
+            sources.append(("mounts ConfigMap", volume.get("configMap")))
+            if claim := volume.get("persistentVolumeClaim"):
+                yield "mounts the claim", "PersistentVolumeClaim", claim["claimName"], []
+    for container in pods.containers:
+        for variable in container.get("env") or []:
+            source = (variable.get("valueFrom") or {}).get("configMapKeyRef")
+            sources.append((f"{variable['name']} comes from ConfigMap", source))
+        for group in container.get("envFrom") or []:
+            sources.append(("envFrom comes from ConfigMap", group.get("configMapRef")))
+    for what, source in sources:
+        if source and not source.get("optional"):
+            keys = [item["key"] for item in [source, *(source.get("items") or [])] if "key" in item]
+            yield what, "ConfigMap", source["name"], keys
+
+
+def _object_problems(body: Body, pods: Sequence[Pods], known: Collection[str]) -> Iterator[Finding]:
+    name, spec = name_of(body), body.get("spec") or {}
+    match body.get("kind"):
+        case "Deployment" | "Job":
+            labels = spec["template"]["metadata"].get("labels") or {}
+            if "selector" in spec and not matches(spec["selector"], labels):
+                yield Finding(name, "its selector does not match its own pods")
+        case "RoleBinding":
+            for bound in (body["roleRef"], *(body.get("subjects") or [])):
+                if bound["kind"] != "ClusterRole" and f"{bound['kind']}/{bound['name']}" not in known:
+                    yield Finding(name, f"binds {bound['kind']}/{bound['name']}, which does not exist")
+        case "Service":
+            servers = _behind(body, pods)
+            if not servers:
+                yield Finding(name, "its selector matches no pods")
+            targets = [port.get("targetPort") for port in spec.get("ports") or []]
+            for target in (each for each in targets if isinstance(each, str)):
+                if any(target not in server.ports for server in servers):
+                    yield Finding(name, f"sends to port {target}, which {servers[0].owner} does not have")
+        case "NetworkPolicy":
+            yield from _policy_problems(name, spec, pods)
+
+
+def _policy_problems(name: str, spec: Body, pods: Sequence[Pods]) -> Iterator[Finding]:
+    """A rule that matches no pods allows a connection that is never used."""
+    chosen = [each for each in pods if matches(spec.get("podSelector"), each.labels)]
+    # What a run prepares with is applied before it, from a folder of its own.
+    if not chosen and (spec.get("podSelector") or {}).get("matchLabels", {}).get(COMPONENT) != FETCHING:
+        yield Finding(name, "its podSelector matches no pods of the run")
+    for direction, peers in (("ingress", "from"), ("egress", "to")):
+        named_peers = [(each, peer) for each in spec.get(direction) or [] for peer in each.get(peers) or []]
+        for rule, peer in named_peers:
+            if "podSelector" not in peer or "namespaceSelector" in peer:
+                continue
+            matched = [each for each in pods if matches(peer["podSelector"], each.labels)]
+            if not matched:
+                yield Finding(name, f"its {direction} rule matches no pods of the run")
+            named = [port["port"] for port in rule.get("ports") or [] if isinstance(port.get("port"), str)]
+            for listener, port in product(chosen if direction == "ingress" else matched, named):
+                if port not in listener.ports:
+                    yield Finding(name, f"names port {port}, which {listener.owner} does not have")
+
+
+def _behind(service: Body, pods: Sequence[Pods]) -> list[Pods]:
+    selector = {"matchLabels": service["spec"].get("selector") or {}}
+    return [each for each in pods if matches(selector, each.labels)]
+
+
+def _addresses(pods: Pods) -> list[str]:
+    """Every address in the arguments of a container."""
+    parts = [container.get(part) or [] for container in pods.containers for part in ("command", "args")]
+    found = {match for words in parts for word in words for match in _URL.findall(str(word))}
+    return sorted(url for url in found if urlsplit(url).hostname not in ("127.0.0.1", "localhost"))
+
+
+def _call_problems(
+    caller: Pods, url: str, objects: Sequence[Body], pods: Sequence[Pods]
+) -> Iterator[Finding]:
+    """The Service of an address exists, and the policies let the call through."""
+    policies, services = _named(objects, "NetworkPolicy").values(), _named(objects, "Service")
+    address = urlsplit(url)
+    service = services.get(address.hostname or "")
+    if service is None:
+        port = address.port or _PORTS.get(address.scheme, 80)
+        if not allows(policies, "Egress", caller, None, port, pods):
+            message = f"calls {url}, and there is no Service {address.hostname}"
+            if caller.labels.get(COMPONENT) == FETCHING:
+                message = f"calls {url}, and no NetworkPolicy lets it out to port {port}"
+            yield Finding(caller.owner, message)
+        return
+    offered = {
+        each["port"]: each.get("targetPort", each["port"]) for each in service["spec"].get("ports") or []
+    }
+    target = offered.get(address.port or 80, address.port or 80)
+    for server in _behind(service, pods):
+        port = server.ports.get(target, address.port or 80) if isinstance(target, str) else target
+        if not allows(policies, "Egress", caller, server, port):
+            message = f"may not call {server.owner}: no NetworkPolicy lets it out to port {port}"
+            yield Finding(caller.owner, message)
+        if not allows(policies, "Ingress", server, caller, port):
+            message = f"refuses {caller.owner}: no NetworkPolicy lets it in on port {port}"
+            yield Finding(server.owner, message)
+
+
+def _named(objects: Sequence[Body], kind: str) -> dict[str, Body]:
+    return {body["metadata"]["name"]: body for body in objects if body.get("kind") == kind}
+
+
+def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
+    """Servers that the run does not start itself, and some caller's NetworkPolicies keep it from."""
+    pods, services = pods_of(objects), _named(objects, "Service")
+    by_component = {caller.labels.get(COMPONENT): caller for caller in reversed(pods)}
+    for setting, url, components in _external_servers(config):
+        address = urlsplit(url)
+        callers = [by_component[each] for each in components if each in by_component]
+        if address.hostname in services:
+            # Those of tools alone are in no container's arguments.
+            for caller in callers if setting.startswith("tools.") else ():
+                yield from _call_problems(caller, url, objects, pods)
+        elif url:
+            port = address.port or _PORTS.get(address.scheme, 80)
+            policies = _named(objects, "NetworkPolicy").values()
+            kept = [each for each in callers if not allows(policies, "Egress", each, None, port, pods)]
+            if kept:
+                who = " and ".join(each.labels[COMPONENT] for each in kept)
+                yield Finding(
+                    setting,
+                    f"names {url}, and no NetworkPolicy lets {who} out to port {port}; add the "
+                    "component external-servers (port 443), or a policy of your own",
+                )
+
+
+def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, Sequence[Component]]]:
+    """Setting, URL and callers of every server that the run does not start itself; one that has no URL has ""."""
+    cluster, judge, partners = config.cluster, config.judge, config.partners
+    asks_model = judge.kind == "model"
+    if asks_model and not cluster.judge.serve:
+        for url in judge.endpoint.each_url or ("",):
+            yield "judge.endpoint.base_url", url, _BOTH
+    for question, endpoint in judge.endpoints.items() if asks_model else ():
+        for url in endpoint.each_url or ("",):
+            yield f"judge.endpoints.{question}.base_url", url, _BOTH
+    for server, setting, urls, callers in (
+        (cluster.retriever, "search.url", (config.search.url or "",), _BOTH),
+        (cluster.solver, "partners.solver.base_url", partners.solver.each_url, _BOTH),
+        (cluster.challenger, "partners.challenger.base_url", partners.challenger.each_url, _BOTH[1:]),
+    ):
+        for url in () if server.serve else urls or ("",):
+            yield setting, url, callers
+    for number, entry in enumerate(config.tools):
+        yield f"tools.{number}.mcp.url", (entry.mcp.url if entry.mcp else None) or "", _BOTH
+    if config.model.engine == "vllm_server":
+        yield "model.vllm_url", config.model.vllm_url or "", _BOTH[:1]

@@ -1,0 +1,380 @@
+"""`scope k8s render|show|check|status|logs|fetch|doctor`; everything here can be done with kubectl alone."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from scope_selfplay.base.errors import ConfigError, ExitCode, Finding, ScopeError, State, passed
+from scope_selfplay.base.terminal import Table, show_findings, shown_progress
+from scope_selfplay.cluster.check_cluster import (
+    OLDEST,
+    gpus_offered,
+    is_default_class,
+    is_kept_for,
+    is_older,
+    probe_finding,
+    volumes_seen,
+)
+from scope_selfplay.cluster.kubectl import Body, Kubectl
+from scope_selfplay.cluster.objects import planned_objects
+from scope_selfplay.cluster.pods import ATTEMPT, CLAIM, ITERATION, RUN, SERVER, STAGE, status_name
+from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs, secrets_of
+
+if TYPE_CHECKING:
+    from scope_selfplay.config.run import RunConfig
+
+_NAMESPACE = click.option("--namespace", "-n", help="Namespace; the context's own without it.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.group()
+def k8s() -> None:
+    """Run on Kubernetes: write a run's folder, check it, follow it."""
+
+
+@k8s.command()
+@click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--to", "top", type=click.Path(file_okay=False, path_type=Path), default=Path(), show_default=True
+)
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    help="Folder below k8s/components; may be given again. The folder keeps those that it has when left out.",
+)
+@click.option("--force", is_flag=True, help="Replace files that were changed by hand.")
+def render(config: Path, top: Path, components: tuple[str, ...], force: bool) -> None:
+    """Write TO/k8s/runs/NAME from a run's CONFIG, and what it needs below TO where that is missing.
+
+    A CONFIG that lies in a run's folder as setup/run.yaml is rendered there.
+    """
+    from scope_selfplay.cluster.folder import (
+        RunFolderLayout,
+        components_of,
+        copy_shared_parts,
+        link_config,
+        packs_needed,
+        run_folder,
+        shipped_kustomize,
+        write_folder,
+    )
+    from scope_selfplay.config.load import load_config
+
+    run = load_config(config)
+    known = sorted(path.name for path in (shipped_kustomize() / "components").iterdir())
+    for name in components:
+        if name not in known:
+            raise ConfigError(f"--component {name}: there are {', '.join(known)}")
+    packs = packs_needed(run)
+    in_place = config.parent.name == "setup" and config.name == "run.yaml"
+    if not in_place:
+        copy_shared_parts(top, packs)
+    folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
+    layout = RunFolderLayout(packs=packs, components=components or components_of(folder))
+    files = run_folder(run, config.read_text(encoding="utf-8"), layout)
+    written = write_folder(folder, files, force=force)
+    link_config(folder)
+    for path in written:
+        click.echo(path)
+    if layout.components:
+        click.echo(f"components: {', '.join(layout.components)}", err=True)
+    _print_next_steps(run, folder)
+
+
+def _print_next_steps(run: "RunConfig", folder: Path) -> None:
+    for line in manual_steps(run):
+        click.echo(f"note: {line}", err=True)
+    click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
+    before = [secret.advice for secret in secrets_of(run).values() if secret.keys]
+    before.append(f"kubectl apply -k {folder}/shared")
+    jobs = prepare_jobs(run)
+    before += [f"kubectl apply -k {folder}/{place}" for place in jobs]
+    if "prepare/warm-start" in jobs:
+        before[-1] += " (when the models are there)"
+    if jobs:
+        before.append(f"kubectl wait --for=condition=complete --timeout=72h job -l scope/prepares={run.name}")
+    click.echo(f"before that: {'; '.join(before)}", err=True)
+
+
+@k8s.command()
+@click.argument("folder", type=_FOLDER)
+@click.option("--iteration", type=int, help="Only what this iteration adds; all iterations without it.")
+def show(folder: Path, iteration: int | None) -> None:
+    """Print every object of a run as YAML: those of FOLDER, and the Jobs and servers that its controller will create.
+
+    Names and contents are those of the first attempts; owner and prompt hash are known when the run starts.
+    """
+    from scope_selfplay.cluster.check import applied_objects, config_of, packs_of
+    from scope_selfplay.cluster.folder import yaml_text
+
+    applied = applied_objects(folder)
+    config = config_of(applied, folder)
+    iterations = range(config.iterations + 1) if iteration is None else (iteration,)
+    planned = planned_objects(config, packs_of(applied, config.name), iterations)
+    for body in [*([] if iteration is not None else applied), *planned]:
+        click.echo("---\n" + yaml_text(body), nl=False)
+
+
+@k8s.command()
+@click.argument("folder", type=_FOLDER)
+@click.option(
+    "--cluster", "online", is_flag=True, help="Also ask the cluster: admission, storage, GPUs, quotas."
+)
+@_NAMESPACE
+@_JSON
+def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> None:
+    """Report everything that is wrong with a run's FOLDER before it is applied."""
+    from scope_selfplay.cluster.check import check_cluster, check_folder
+
+    checked = check_folder(folder)
+    if online:
+        checked = check_cluster(checked, folder, Kubectl(namespace))
+    if as_json:
+        problems = [vars(problem) for problem in checked.problems]
+        click.echo(json.dumps({"problems": problems, "notes": checked.notes}, indent=1))
+    else:
+        for problem in checked.problems:
+            click.echo(str(problem))
+        for note in checked.notes:
+            click.echo(f"note: {note}", err=True)
+        click.echo(f"{len(checked.objects)} objects, {len(checked.problems)} problem(s)", err=True)
+    if checked.problems:
+        sys.exit(ExitCode.USER)
+
+
+@k8s.command()
+@click.argument("run")
+@_NAMESPACE
+@_JSON
+def status(run: str, namespace: str | None, as_json: bool) -> None:
+    """Say where RUN is: its status, its Jobs and its servers."""
+    found = read_status(Kubectl(namespace), run)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    else:
+        show_status(found)
+
+
+@k8s.command()
+@click.argument("run")
+@click.option("--stage", help="Such as make-tasks; the newest Job of the run without it.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the Job ends.")
+@_NAMESPACE
+def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> None:
+    """Show the log of RUN's newest Job."""
+    cluster = Kubectl(namespace)
+    more = ["--follow"] if follow else []
+    sys.exit(cluster.follow("logs", f"job/{newest_job(cluster, run, stage)}", "--all-containers", *more))
+
+
+@k8s.command()
+@click.argument("run")
+@click.option(
+    "--to",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder in which the run's folder lies.",
+)
+@click.option(
+    "--checkpoints", is_flag=True, help="The weights, too: 16 GB a checkpoint of 8 billion parameters."
+)
+@click.option("--force", is_flag=True, help="Replace files that did not come from the volume.")
+@click.option("--folder", type=_FOLDER, help="The run's folder, where its controller's Job is deleted.")
+@click.option(
+    "--patience",
+    type=float,
+    default=300,
+    show_default=True,
+    help="Seconds to wait for a pod that reads the volume.",
+)
+@_NAMESPACE
+@_JSON
+def fetch(
+    run: str,
+    to: Path,
+    checkpoints: bool,
+    force: bool,
+    folder: Path | None,
+    patience: float,
+    namespace: str | None,
+    as_json: bool,
+) -> None:
+    """Bring RUN's results from the volume: corpora, records, metrics, ratings, pages. May be repeated and goes on.
+
+    A pod reads the volume for as long as this takes; the run may be at work, be finished, or be deleted.
+    """
+    from scope_selfplay.cluster.fetch import fetch as fetch_files
+    from scope_selfplay.cluster.fetch import reader
+
+    with shown_progress() as progress, reader(Kubectl(namespace), run, folder, patience) as pod:
+        done = fetch_files(pod, run, to, progress, checkpoints=checkpoints, force=force)
+    if as_json:
+        click.echo(json.dumps(vars(done), indent=1))
+    else:
+        click.echo(done.folder)
+
+
+@k8s.command()
+@_NAMESPACE
+@_JSON
+def doctor(namespace: str | None, as_json: bool) -> None:
+    """Say what this cluster can run, and what is missing."""
+    findings = examine(Kubectl(namespace))
+    if as_json:
+        click.echo(json.dumps([vars(finding) for finding in findings], indent=1))
+        return
+    show_findings(findings)
+
+
+_NEEDED = {
+    "run": ("jobs.batch", "configmaps", "persistentvolumeclaims", "serviceaccounts"),
+    "set up": (
+        "roles.rbac.authorization.k8s.io",
+        "rolebindings.rbac.authorization.k8s.io",
+        "networkpolicies.networking.k8s.io",
+    ),
+}
+_DNS, _DNS_PODS = "k8s-app", ("kube-dns", "node-local-dns")
+
+
+def examine(cluster: Kubectl) -> list[Finding]:
+    """Findings about the cluster; only its own one where it does not answer."""
+    try:
+        version = cluster.version()
+    except ScopeError as error:
+        advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
+        return [Finding("cluster", str(error), State.WARNING, advice)]
+    findings = [Finding("cluster", f"Kubernetes {version}", State.OK)]
+    if is_older(version):
+        advice = (
+            f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
+            "kueue and several nodes"
+        )
+        findings.append(Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice))
+    for what, resources in _NEEDED.items():
+        lacking = ", ".join(resource for resource in resources if not cluster.may("create", resource))
+        found = f"lacking: {lacking}" if lacking else "all there"
+        advice = f"ask for the right to create {lacking} in this namespace"
+        findings.append(Finding(f"rights to {what}", found, passed(not lacking), advice))
+    looks = {"storage": _storage, "GPUs": _gpus, "quotas": _quotas, "DNS": _names, "volume": _volume}
+    for what, look in looks.items():
+        try:
+            found, is_fine, advice = look(cluster)
+            findings.append(Finding(what, found, passed(is_fine), advice))
+        except ScopeError as error:
+            findings.append(Finding(what, f"cannot be seen ({error})", State.OK))
+    return findings
+
+
+class _Seen(NamedTuple):
+    found: str
+    is_fine: bool
+    advice: str = ""
+
+
+def _storage(cluster: Kubectl) -> _Seen:
+    """A volume that waits for the claim as the base has it is as good as a class."""
+    found = [
+        f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}"
+        for body in cluster.objects("storageclasses")
+    ]
+    kept = [each for each in volumes_seen(cluster) if is_kept_for(each, CLAIM, cluster.namespace)]
+    found += [f"the PersistentVolume {each['metadata']['name']} waits for {CLAIM}" for each in kept[:1]]
+    advice = f"make a PersistentVolume for the claim {CLAIM}, or ask for a StorageClass with ReadWriteMany"
+    return _Seen(", ".join(found) or "no StorageClass", bool(found), advice)
+
+
+def _gpus(cluster: Kubectl) -> _Seen:
+    nodes = cluster.objects("nodes")
+    offered = {node["metadata"]["name"]: gpus_offered(node, "nvidia.com/gpu") for node in nodes}
+    found = ", ".join(f"{name} {count:.0f}" for name, count in offered.items() if count)
+    advice = "not needed for k8s/runs/tiny; paper scale needs 6 GPUs and NVIDIA's device plugin"
+    return _Seen(found or f"none on {len(nodes)} nodes", bool(found), advice)
+
+
+def _quotas(cluster: Kubectl) -> _Seen:
+    quotas = [(quota.get("status") or {}).get("hard") or {} for quota in cluster.objects("resourcequotas")]
+    hard = [f"{name}={value}" for quota in quotas for name, value in quota.items()]
+    return _Seen(", ".join(hard) or "none in this namespace", is_fine=True)
+
+
+def _names(cluster: Kubectl) -> _Seen:
+    """Whether the policies of k8s/shared let a run's pods ask for names: the DNS that they select has to be in pods."""
+    pods = cluster.objects("pods", f"{_DNS} in ({', '.join(_DNS_PODS)})", everywhere=True)
+    found = sorted({pod["metadata"]["labels"][_DNS] for pod in pods})
+    advice = (
+        "where NetworkPolicies are enforced add the component node-dns, except on OpenShift and with GKE's Cloud DNS; "
+        "else no pod of a run finds its servers"
+    )
+    return _Seen(", ".join(found) or f"no pod of {' or '.join(_DNS_PODS)}", bool(found), advice)
+
+
+def _volume(cluster: Kubectl) -> _Seen:
+    probed = probe_finding(cluster)
+    return _Seen(probed.what, probed.state is not State.STOP, "take a volume that can do it")
+
+
+def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
+    """`status` (the ConfigMap's data), `jobs` in the order of their creation, and `servers`, as plain data."""
+    status_map, jobs = cluster.get("configmaps", status_name(run)), _jobs(cluster, f"{RUN}={run}")
+    if status_map is None and not jobs:
+        raise ConfigError(
+            f"{run}: no run of this name in the namespace; apply its folder, or give --namespace"
+        )
+    servers = [
+        {
+            "name": body["metadata"]["name"],
+            "server": body["metadata"]["labels"].get(SERVER, ""),
+            "ready": bool((body.get("status") or {}).get("readyReplicas", 0)),
+        }
+        for body in cluster.objects("deployments", f"{RUN}={run}")
+    ]
+    status = (status_map or {}).get("data") or {}
+    return {"run": run, "status": status, "jobs": [_job(body) for body in jobs], "servers": servers}
+
+
+def newest_job(cluster: Kubectl, run: str, stage: str | None) -> str:
+    """The name of the newest Job of a run, of one stage when given. Raises ConfigError when there is none."""
+    selector = f"{RUN}={run}" + (f",{STAGE}={stage}" if stage else "")
+    if not (jobs := _jobs(cluster, selector)):
+        raise ConfigError(
+            f"{run}: no Job with {selector}; finished ones are deleted after cluster.keep seconds"
+        )
+    return str(jobs[-1]["metadata"]["name"])
+
+
+def _jobs(cluster: Kubectl, selector: str) -> list[Body]:
+    found = cluster.objects("jobs", selector)
+    return sorted(found, key=lambda body: str(body["metadata"].get("creationTimestamp", "")))
+
+
+def _job(body: Body) -> dict[str, Any]:
+    labels, status = body["metadata"].get("labels") or {}, body.get("status") or {}
+    ended = [item["type"] for item in status.get("conditions") or [] if item["status"] == "True"]
+    named = [kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in ended]
+    return {
+        "name": body["metadata"]["name"],
+        "iteration": labels.get(ITERATION, ""),
+        "stage": labels.get(STAGE, "controller"),
+        "attempt": labels.get(ATTEMPT, ""),
+        "state": named[0] if named else "running" if status.get("active") else "waiting",
+        "started": status.get("startTime"),
+    }
+
+
+def show_status(found: dict[str, Any]) -> None:
+    for key, value in found["status"].items():
+        # JSON values are data for programs, not for a person.
+        if not str(value).lstrip().startswith(("{", "[")):
+            click.echo(f"{key}: {value}")
+    columns = {"jobs": ("name", "iteration", "stage", "attempt", "state"), "servers": ("name", "ready")}
+    for title, names in columns.items():
+        rows = tuple(tuple(str(row[name]) for name in names) for row in found[title])
+        for line in Table(title, names, rows).text() if rows else ():
+            click.echo(line)

@@ -1,0 +1,452 @@
+"""What every object of a run is called and has in common, as plain dicts. Pure: equal arguments, equal bodies.
+
+Names are deterministic, so that doing a thing twice does it once. Every object carries the run's labels and is owned
+by the controller's Job, so that deleting that Job frees everything. Two hashes go with each body: `scope/spec-hash`
+says what it computes, `scope/body-hash` how. Pods are written for Pod Security "restricted", with fields of Kubernetes
+1.20 only. Here too: the objects that the controller keeps for itself, its status, its Lease and its Events.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from scope_selfplay.base.errors import StorageError
+from scope_selfplay.config.base import ON_ONE_GPU, parameters_in
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig, PolicyServerConfig
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.store.folder import RunFolder, Stage
+
+_MERGE_KEYS = {
+    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), "name"),
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+"""Lists whose items are told apart by a field; every other list is replaced."""
+
+
+def patched(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` with `patch` merged in: mappings by key, lists by merge key; a null deletes."""
+    merged = dict(body)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            before = merged.get(key)
+            merged[key] = patched(before if isinstance(before, Mapping) else {}, value)
+        elif key in _MERGE_KEYS and isinstance(merged.get(key), list):
+            name = _MERGE_KEYS[key]
+            by_key = {item.get(name): item for item in merged[key]}
+            for change in value:
+                by_key[change.get(name)] = patched(by_key.get(change.get(name), {}), change)
+            merged[key] = list(by_key.values())
+        else:
+            merged[key] = value
+    return merged
+
+
+Body = dict[str, Any]
+
+RUN = "scope/run"
+ITERATION = "scope/iteration"
+STAGE = "scope/stage"
+ATTEMPT = "scope/attempt"
+SHARD = "scope/shard"
+SHARDS = "scope/shards"
+SERVER = "scope/server"
+SPEC_HASH = "scope/spec-hash"
+BODY_HASH = "scope/body-hash"
+FENCE = "scope/fence"
+COMPONENT = "app.kubernetes.io/component"
+QUEUE = "kueue.x-k8s.io/queue-name"
+EVERY_RUN = "app.kubernetes.io/name=scope-selfplay"
+"""Selects what belongs to any run of the namespace."""
+PORT = 8000
+
+VOLUME = "/data"
+CLAIM = "scope-data"
+RUNS = f"{VOLUME}/runs"
+CACHE = "/tmp/cache"
+KEY_VARIABLE = "VLLM_API_KEY"
+WORKER_ACCOUNT = "scope-worker"
+CONFIG_FOLDER = "/etc/scope/run"
+PROMPTS_FOLDER = "/etc/scope/prompts"
+_API_VERSIONS = {
+    "Job": "batch/v1",
+    "Deployment": "apps/v1",
+    "Lease": "coordination.k8s.io/v1",
+}
+_STAYS = {
+    # A node that is little used must not be given back under a stage of hours, or a server that took long to start.
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # The root is read-only and the user has no entry in /etc/passwd: caches need a place, torch needs a name.
+    "HOME": "/tmp",
+    "USER": "scope",
+    "XDG_CACHE_HOME": CACHE,
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+}
+
+
+class Component(StrEnum):
+    """What a pod is for: NetworkPolicies select it by the label `app.kubernetes.io/component`."""
+
+    CONTROLLER = "controller"
+    TRAINER = "trainer"
+    WORKER = "worker"
+    JUDGE = "judge"
+    SOLVER = "solver"
+    CHALLENGER = "challenger"
+    RETRIEVER = "retriever"
+
+
+class RunStage(NamedTuple):
+    """One stage of one iteration."""
+
+    iteration: int
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        return f"i{self.iteration:02d}-{self.stage.job_name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
+
+
+class StageShard(NamedTuple):
+    """One of several Jobs that share the documents of a stage; counted from 0, None for the one that collects."""
+
+    number: int | None
+    of: int
+
+
+def job_name(run: str, step: RunStage, attempt: int, shard: StageShard | None = None) -> str:
+    """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
+    return f"{run}-{shard_name(step, shard)}-a{attempt}"
+
+
+def shard_name(step: RunStage, shard: StageShard | None) -> str:
+    """A shard of a stage, or the stage itself: what attempts are counted of."""
+    return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
+
+
+def server_name(run: str, component: Component, step: RunStage | None, replica: int = 0) -> str:
+    """`step` is None for servers of the whole run; replica 0 has the name of an only one."""
+    name = f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
+    return f"{name}-{replica}" if replica else name
+
+
+def status_name(run: str) -> str:
+    return f"{run}-status"
+
+
+def pack_map(run: str, pack: str) -> str:
+    """The ConfigMap of one prompt pack."""
+    return f"{run}-prompts-{pack}"
+
+
+def lease_name(run: str) -> str:
+    return f"{run}-controller"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The controller's Job."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class ManifestContext:
+    """From which inputs manifests are written, and which Job owns them."""
+
+    config: RunConfig
+    prompt_hash: str
+    packs: tuple[str, ...]
+    """Prompt packs, each in a ConfigMap of the run's own (`pack_map`): its domain and every one that it extends."""
+    owner: Owner
+    fence: int
+    """The Lease's token; a later leader has a higher one."""
+
+
+class Mount(NamedTuple):
+    """A volume of a pod and where its container has it; without a `source` a second place of a volume."""
+
+    name: str
+    source: Body | None
+    path: str
+    read_only: bool = True
+    below: str = ""
+    """Folder of the volume."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one container runs."""
+
+    image: str
+    command: Sequence[str]
+    settings: PodConfig
+    environment: Mapping[str, str | Body] = field(default_factory=dict)
+    """Name -> its value, or where it comes from (`valueFrom`)."""
+    extra: Body = field(default_factory=dict)
+    """Further fields of the container, such as ports and probes; they replace its own."""
+
+
+def pod_template(
+    cluster: ClusterConfig,
+    program: Program,
+    labels: Mapping[str, str],
+    mounts: Sequence[Mount] = (),
+    *,
+    restart: str = "Never",
+    grace: int = 30,
+    writes: bool = True,
+    stays: bool = True,
+) -> Body:
+    """The pods of a Job or a Deployment with one container: every pod is made here, patches of the config included.
+
+    `writes` is whether it may write on the run's volume, `stays` whether autoscalers must leave its node alone.
+    """
+    every = [
+        Mount("data", {"persistentVolumeClaim": {"claimName": cluster.volume_claim}}, VOLUME, not writes),
+        Mount("tmp", {"emptyDir": {}}, "/tmp", read_only=False),
+        *mounts,
+        *(Mount(volume.name, volume.source, volume.path) for volume in cluster.volumes),
+    ]
+    has_gpus = gpus_of(cluster, program.settings) > 0
+    if has_gpus:
+        # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.
+        every.append(Mount("shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm", read_only=False))
+    spec: Body = {
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": grace,
+        "serviceAccountName": WORKER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        # A Service called vllm would set VLLM_PORT in every pod, which vLLM reads as its own.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.user,
+            "runAsGroup": cluster.user,
+            "fsGroup": cluster.user,
+            # Else a volume with millions of files is walked through at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container_of(cluster, program, every)],
+        "volumes": [{"name": mount.name, **mount.source} for mount in every if mount.source is not None],
+        "nodeSelector": dict(cluster.node_selector),
+        "tolerations": tolerations_of(cluster, has_gpus=has_gpus),
+        "priorityClassName": cluster.priority_class,
+        "imagePullSecrets": [{"name": cluster.pull_secret}] if cluster.pull_secret else [],
+    }
+    metadata: Body = {"labels": dict(labels)} | ({"annotations": dict(_STAYS)} if stays else {})
+    # What is not set is left out.
+    spec = {name: value for name, value in spec.items() if value not in ({}, [], None)}
+    return patched(patched({"metadata": metadata, "spec": spec}, cluster.pod), program.settings.pod)
+
+
+def container_of(
+    cluster: ClusterConfig, program: Program, mounts: Sequence[Mount], *, name: str = "main"
+) -> Body:
+    environment = {**_ENVIRONMENT, **program.environment}
+    # It asks for what it may have, and not more: devices need equal requests and limits.
+    amounts = program.settings.amounts(tiny=cluster.tiny)
+    if gpus := gpus_of(cluster, program.settings):
+        amounts[cluster.gpu_resource] = str(gpus)
+    return {
+        "name": name,
+        "image": program.image,
+        "command": list(program.command),
+        "env": [
+            {"name": each, ("value" if isinstance(value, str) else "valueFrom"): value}
+            for each, value in environment.items()
+        ],
+        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {"name": mount.name, "mountPath": mount.path}
+            | ({"readOnly": True} if mount.read_only else {})
+            | ({"subPath": mount.below} if mount.below else {})
+            for mount in mounts
+        ],
+        # The last lines of the log become the message that a person reads in the status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **program.extra,
+    }
+
+
+def run_mounts(config: RunConfig, packs: Sequence[str]) -> list[Mount]:
+    """The run's config and its prompt packs."""
+    maps = {"run": (f"{config.name}-config", CONFIG_FOLDER)}
+    maps |= {f"prompts-{pack}": (pack_map(config.name, pack), f"{PROMPTS_FOLDER}/{pack}") for pack in packs}
+    return [Mount(name, {"configMap": {"name": source}}, path) for name, (source, path) in maps.items()]
+
+
+def key_variable(cluster: ClusterConfig) -> dict[str, Body]:
+    """The key of the servers, under the name that vLLM reads; stages send it under the same name."""
+    source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}
+    return {KEY_VARIABLE: source} if cluster.key_secret is not None else {}
+
+
+def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
+    return 0 if cluster.tiny else settings.gpus
+
+
+def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
+    """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
+    labels = labels_of(context.config, Component.CONTROLLER)
+    name = status_name(context.config.name)
+    body = named_object("ConfigMap", name, labels, owner=context.owner, version=resource_version)
+    return {**body, "data": dict(data)}
+
+
+def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | None) -> Body:
+    """`<run>-controller`: one controller at a time, whichever Job it belongs to.
+
+    Nobody owns it: it must outlive the controller that made it, because its token may never start again.
+    """
+    labels = labels_of(config, Component.CONTROLLER)
+    body = named_object("Lease", lease_name(config.name), labels, version=resource_version)
+    return {**body, "spec": dict(spec)}
+
+
+def event(
+    context: ManifestContext, namespace: str, *, reason: str, message: str, warning: bool, now: str
+) -> Body:
+    """A core/v1 Event about the controller's Job; `now` is RFC 3339 in UTC.
+
+    The name follows from its text, so that the same text sent twice makes one Event.
+    """
+    owner = context.owner
+    name = f"{owner.name}.{short_hash(reason, message, owner.uid)}"
+    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": namespace, **vars(owner)}
+    return {
+        **named_object("Event", name, labels_of(context.config, Component.CONTROLLER)),
+        "involvedObject": about,
+        "reason": reason,
+        "message": message[:1000],
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": "scope-controller"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "scope-selfplay",
+        COMPONENT: component.value,
+        RUN: config.name,
+    }
+
+
+def stamped(
+    context: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
+) -> Body:
+    own = labels if kind == "Service" else labels | context.config.cluster.labels
+    body = named_object(kind, name, own, owner=context.owner)
+    annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
+    if what:
+        annotations[SPEC_HASH] = what
+    body["metadata"]["annotations"] = annotations
+    return {**body, "spec": spec}
+
+
+def named_object(
+    kind: str, name: str, labels: dict[str, str], *, owner: Owner | None = None, version: str | None = None
+) -> Body:
+    metadata: Body = {"name": name, "labels": labels}
+    if owner is not None:
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
+        # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
+        metadata["ownerReferences"] = [{**reference, "controller": True}]
+    if version is not None:
+        metadata["resourceVersion"] = version
+    return {"apiVersion": _API_VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata}
+
+
+def short_hash(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
+
+
+def tolerations_of(cluster: ClusterConfig, *, has_gpus: bool) -> list[Body]:
+    """The run's own, and that of GPU nodes, which most clusters keep for pods that ask for GPUs."""
+    own = [toleration.model_dump() for toleration in cluster.tolerations]
+    found = [{name: value for name, value in fields.items() if value} for fields in own]
+    if has_gpus and not any(each.get("key") in (None, cluster.gpu_resource) for each in found):
+        found.append({"key": cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+    return found
+
+
+def cache_mount(config: RunConfig, component: Component, replica: int) -> Mount:
+    """The mount of a server's own folder on the volume, which it can write: by component, image and base model.
+
+    Replicas have one each: vLLM does not expect that others write into its own.
+    """
+    cluster = config.cluster
+    base = cluster.judge.model if component is Component.JUDGE else config.model.path
+    number = f"-{replica}" if replica else ""
+    name = f"{component}{number}-{short_hash(cluster.images.server or cluster.images.worker, base)}"
+    return Mount("data", None, CACHE, read_only=False, below=f"runs/{config.name}/cache/{name}")
+
+
+def make_cache(folder: RunFolder, body: Body) -> None:
+    """Make the folder that a server mounts as its cache; the kubelet would make it as root's.
+
+    Raises StorageError.
+    """
+    if "template" not in body.get("spec", {}):
+        return
+    for mount in body["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
+        if mount["mountPath"] == CACHE:
+            place = folder.caches / mount["subPath"].rpartition("/")[2]
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                why = f"{place}: cannot be made ({error.strerror}); see that the volume is well"
+                raise StorageError(why) from error
+
+
+_OPTIONS = ("--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp")
+
+
+def copies_of(config: RunConfig, component: Component, settings: PolicyServerConfig) -> tuple[int, int]:
+    """How many copies of its model a vLLM has, and on how many GPUs each.
+
+    As the config says, else one GPU for each copy where the model's name says that it fits one: GPUs exchange nothing
+    then, and each has a queue and a cache of its own.
+    """
+    if any(argument.partition("=")[0] in _OPTIONS for argument in settings.args):
+        # The arguments say it; what they leave out is as in vLLM.
+        return 1, 1
+    width = settings.tensor_parallel or (1 if _fits_one_gpu(config, component) else settings.gpus)
+    return settings.gpus // width, width
+
+
+def _fits_one_gpu(config: RunConfig, component: Component) -> bool:
+    cluster = config.cluster
+    names = [config.model.path, cluster.prepare.model]
+    if component is Component.JUDGE and cluster.judge.model != config.model.path:
+        names = [cluster.judge.model, cluster.prepare.judge]
+    sizes = [size for name in names if name and (size := parameters_in(name)) is not None]
+    return bool(sizes) and max(sizes) <= ON_ONE_GPU

@@ -1,0 +1,258 @@
+"""Jobs that a person applies beside a run: what it needs on its volume before it starts, and evaluations. Pure.
+
+Preparing tries out the volume, fetches models, corpus and vectors, and builds the retriever's index, which waits for
+what it is made from; the warm start is apart, because a person brings its trajectories. A run in tiny mode needs none:
+its policy is in the image, and its index is made before its controller starts. Jobs are named after the run: two runs
+of a namespace may want different models.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from scope_selfplay.cluster.pods import (
+    COMPONENT,
+    RUNS,
+    VOLUME,
+    Body,
+    Component,
+    Mount,
+    Program,
+    RunStage,
+    key_variable,
+    labels_of,
+    named_object,
+    pod_template,
+)
+from scope_selfplay.cluster.servers import endpoint_settings, is_vllm, servers_of
+from scope_selfplay.config.cluster import (
+    GRACE,
+    EvaluationJobConfig,
+    PodConfig,
+    PrepareConfig,
+    WarmStartConfig,
+)
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.store.folder import Stage
+
+_KEPT = 604_800
+"""Seconds for which a Job that ended can be looked at."""
+
+
+def prepare_jobs(config: RunConfig) -> dict[str, list[Body]]:
+    """The Jobs by the folder of the run from which they are applied; none where the run needs nothing."""
+    prepare, images = config.cluster.prepare, config.cluster.images
+    jobs = [
+        _job(config, module, options, 30, part=part) for part, (module, options) in downloads(config).items()
+    ]
+    if options := _index_options(config):
+        # With a GPU it has the trainer's image: the worker's has no torch.
+        image = images.trainer if prepare.index_job.gpus else ""
+        jobs.append(_job(config, "build_index", options, 100, pod=prepare.index_job, image=image))
+    found = {"prepare": jobs}
+    if options := warm_start_options(config):
+        made = _job(config, "warm_start", options, 6, pod=prepare.warm_start, image=images.trainer)
+        made["spec"]["activeDeadlineSeconds"] = config.cluster.deadline
+        found["prepare/warm-start"] = [made]
+    if not any(found.values()):
+        return {}
+    jobs.insert(0, _job(config, "probe_volume", ["--folder", VOLUME], 1))
+    return found
+
+
+def _job(
+    config: RunConfig,
+    module: str,
+    options: Sequence[str],
+    tries: int,
+    *,
+    part: str = "",
+    pod: PodConfig | None = None,
+    image: str = "",
+) -> Body:
+    """A Job that runs `python -m jobs.MODULE`; without a `pod` it is a small one. `part` is what a Job fetches."""
+    extra: Body = {"args": list(options)}
+    environment, mounts, grace = {}, [], 30
+    if pod is None:
+        amounts = {"cpu": "2", "memory": "8Gi"} if part else {"cpu": "250m", "memory": "512Mi"}
+        extra["resources"] = {"requests": amounts, "limits": amounts}
+    if module == "fetch_model":
+        # The image is offline: only these pods ask the hub.
+        environment = {"HF_HUB_OFFLINE": "0"}
+        token = {"secret": {"secretName": "hub-token", "optional": True}}
+        mounts = [Mount("token", token, "/etc/scope/hub")]
+    if isinstance(pod, WarmStartConfig):
+        environment, grace = {"SCOPE_PROCESSES": str(max(1, pod.gpus))}, GRACE
+    command = ["python", "-m", f"jobs.{module}"]
+    program = Program(image or config.cluster.images.worker, command, pod or PodConfig(), environment, extra)
+    name = f"fetch-{part}" if part else module.replace("_", "-")
+    labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
+    template = pod_template(config.cluster, program, labels, mounts, grace=grace)
+    spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
+    body = named_object("Job", f"{config.name}-{name}", labels | {"scope/prepares": config.name})
+    return {**body, "spec": spec}
+
+
+def evaluation_job(config: RunConfig, settings: EvaluationJobConfig) -> Body:
+    """`scope eval` of checkpoints on the volume, with the judge and the retriever of the run while it goes on;
+    afterwards with those that the config names. The same Job again goes on where it was."""
+    cluster = config.cluster
+    extra = {"args": evaluation_arguments(config, settings)}
+    image = cluster.images.trainer or cluster.images.worker
+    program = Program(image, ["scope", "eval"], settings, key_variable(cluster), extra)
+    # The label `worker` opens the way to the run's judge and retriever.
+    labels = labels_of(config, Component.WORKER)
+    spec = {
+        "backoffLimit": 6,
+        "activeDeadlineSeconds": cluster.deadline,
+        "ttlSecondsAfterFinished": _KEPT,
+        "template": pod_template(cluster, program, labels, grace=GRACE),
+    }
+    return {**named_object("Job", f"{config.name}-evaluate", labels), "spec": spec}
+
+
+def evaluation_arguments(config: RunConfig, settings: EvaluationJobConfig) -> list[str]:
+    """The command line of `scope eval`."""
+    run = f"{RUNS}/{config.name}"
+    first, *others = (f"{run}:{name}" for name in settings.checkpoints)
+    # What serves the whole run: its judge and its retriever.
+    servers = servers_of(config, RunStage(1, Stage.SOLVER), [True])
+    given = {
+        "--against": others,
+        "--benchmark": settings.benchmarks,
+        "--set": endpoint_settings(config, servers),
+    }
+    arguments = [part for option, values in given.items() for value in values for part in (option, value)]
+    return [first, *arguments, "--root", f"{run}/benchmarks", *settings.options]
+
+
+def downloads(config: RunConfig) -> dict[str, tuple[str, list[str]]]:
+    """What a Job `fetch-PART` brings to the volume: its module, and its options. A model's repository is named; it is a
+    run's whose folder lies on the volume."""
+    prepare, has_index = config.cluster.prepare, bool(_index_options(config))
+    models = {
+        "model": (prepare.model, _base_folder(config)),
+        "judge": (prepare.judge, _judge_folder(config)),
+        "encoder": (prepare.encoder if has_index else None, _encoder_folder(prepare.encoder or "")),
+    }
+    files = {
+        "corpus": (prepare.corpus, config.corpus.path),
+        "vectors": (prepare.vectors if has_index else None, _vectors_file(prepare)),
+    }
+    found: dict[str, tuple[str, list[str]]] = {}
+    for part, (repository, folder) in models.items():
+        if repository and _is_on_volume(config, folder):
+            name, _, commit = repository.partition("@")
+            revision = ["--revision", commit] if commit else []
+            found[part] = ("fetch_model", ["--model", name, "--folder", folder, *revision])
+    for part, (published, file) in files.items():
+        if published is not None and _is_on_volume(config, file):
+            urls = [word for url in published.urls for word in ("--url", url)]
+            found[part] = ("fetch_file", ["--file", file, "--sha256", published.sha256, *urls])
+    return found
+
+
+def manual_steps(config: RunConfig) -> Iterator[str]:
+    """What the run expects on the volume and no Job brings there, one line for each."""
+    fetched = [options for _, options in downloads(config).values()]
+    for setting, folder in (("model", _base_folder(config)), ("judge", _judge_folder(config))):
+        if _is_on_volume(config, folder) and not any(folder in options for options in fetched):
+            yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"
+    warm_start = config.cluster.prepare.warm_start
+    for file in warm_start.trajectories if warm_start and _is_on_volume(config, config.model.path) else ():
+        yield f"copy the trajectories to {file}"
+    if _is_on_volume(config, config.corpus.path) and config.cluster.prepare.corpus is None:
+        yield f"copy the corpus to {config.corpus.path}, or name its URL: cluster.prepare.corpus"
+
+
+def warm_start_options(config: RunConfig) -> list[str]:
+    """Options of the Job that trains the base model; none for a run without one."""
+    warm_start = config.cluster.prepare.warm_start
+    if warm_start is None or not _is_on_volume(config, config.model.path):
+        return []
+    given = {
+        "start": warm_start.start,
+        "out": config.model.path,
+        "dialect": config.model.dialect,
+        "epochs": f"{warm_start.epochs:g}",
+        "learning-rate": f"{warm_start.learning_rate:g}",
+        "batch": str(warm_start.batch),
+        "micro-batch": str(warm_start.micro_batch),
+        "max-length": str(warm_start.max_length),
+        "grace": str(GRACE),
+        "seed": str(config.seed),
+    }
+    files = [part for file in warm_start.trajectories for part in ("--trajectories", file)]
+    return [*(part for name, value in given.items() for part in (f"--{name}", value)), *files]
+
+
+TRACKERS: Mapping[str, tuple[str, ...]] = {
+    "wandb": ("WANDB_API_KEY", "WANDB_MODE"),
+    "comet_ml": ("COMET_API_KEY", "COMET_MODE"),
+    "mlflow": ("MLFLOW_TRACKING_URI",),
+}
+"""Trackers that need a variable, by transformers' names: one of these tells them where or who they are."""
+
+
+class NamedSecret(NamedTuple):
+    """A Secret that a run names, the keys that it must have, and how it is made."""
+
+    name: str
+    keys: Sequence[str]
+    advice: str
+
+
+def secrets_of(config: RunConfig) -> dict[str, NamedSecret]:
+    """By the setting that names it. What is in a registry's is not ours to say."""
+    named = config.cluster
+    trackers = [name for tracker in config.tracking.report_to for name in TRACKERS.get(tracker, ())[:1]]
+    options: dict[str, tuple[str | None, dict[str, str]]] = {
+        "key_secret": (named.key_secret, {"token": "--from-literal=token=$(openssl rand -hex 32)"}),
+        "tracking_secret": (named.tracking_secret, {name: f"--from-file={name}=FILE" for name in trackers}),
+        "pull_secret": (named.pull_secret, {}),
+    }
+    found = {}
+    for setting, (name, keys) in options.items():
+        if name is not None:
+            command = " ".join(["kubectl create secret generic", name, *keys.values()])
+            found[setting] = NamedSecret(name, list(keys), command if keys else "create it")
+    return found
+
+
+def _base_folder(config: RunConfig) -> str:
+    """Where the base model is put: what a warm start writes is made from it."""
+    warm_start = config.cluster.prepare.warm_start
+    return config.model.path if warm_start is None else warm_start.start
+
+
+def _index_options(config: RunConfig) -> list[str]:
+    """Empty for a run whose documents are not on the volume, or that starts no retriever."""
+    cluster = config.cluster
+    if not cluster.retriever.serve or not _is_on_volume(config, config.corpus.path):
+        return []
+    prepare = cluster.prepare
+    more = [*prepare.index, *(["--encoder", _encoder_folder(prepare.encoder)] if prepare.encoder else [])]
+    if prepare.vectors is not None:
+        more += ["--vectors", _vectors_file(prepare)]
+    elif prepare.index_job.gpus:
+        more += ["--device", "cuda"]
+    where = ["--index", cluster.retriever.index, "--source", config.corpus.path]
+    return [*where, *(["--", *more] if more else [])]
+
+
+def _encoder_folder(repository: str) -> str:
+    return f"{VOLUME}/models/{repository.partition('@')[0].rpartition('/')[2]}"
+
+
+def _vectors_file(prepare: PrepareConfig) -> str:
+    return f"{VOLUME}/corpus/vectors-{prepare.vectors.sha256[:12]}.faiss" if prepare.vectors else ""
+
+
+def _judge_folder(config: RunConfig) -> str:
+    """Empty where the judge is the base model itself, or no model that the run serves."""
+    judge = config.cluster.judge
+    its_own = judge.serve and is_vllm(config, Component.JUDGE) and judge.model != config.model.path
+    return judge.model if its_own else ""
+
+
+def _is_on_volume(config: RunConfig, path: str) -> bool:
+    return not config.cluster.tiny and path.startswith(f"{VOLUME}/")

@@ -1,0 +1,362 @@
+"""Reads a RunConfig from YAML and `--set`, or raises a ConfigError of one line."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from scope_selfplay.base.errors import ConfigError, nearest
+from scope_selfplay.base.yaml import RepeatedKeyError, YamlError, parse_yaml
+from scope_selfplay.config.base import WHOLE_SETTINGS
+from scope_selfplay.config.judge import JudgeRole
+from scope_selfplay.config.run import RunConfig
+
+_SHOWN_MISTAKES = 8
+_LONGEST_SHOWN = 200
+_LONGEST = 1_000_000
+"""Characters of a file of settings."""
+MOVED: Mapping[str, str] = {
+    "judge.gate_call": "judge.calls.gates",
+    "judge.rubric_call": "judge.calls.rubric",
+    "judge.grade_call": "judge.calls.grade",
+    "judge.compare_call": "judge.calls.compare",
+    "judge.patience.outage": "judge.patience",
+    "judge.patience.retries": "judge.retries",
+    "cluster.train_solver.deadline": "cluster.deadline",
+    **{
+        f"search.engine.{name}": f"search.engine.fields.{name}"
+        for name in ("text", "title", "document", "vector")
+    },
+}
+"""Settings under the names that earlier releases gave them: what they are called today."""
+
+_STAGES = ("train_challenger", "make_tasks", "train_solver", "compare", "evaluate")
+_OTHERS = ("judge", "solver", "challenger", "prepare.index_job", "prepare.warm_start")
+_PODS = tuple(f"cluster.{part}" for part in (*_STAGES, *_OTHERS))
+GONE: Mapping[str, tuple[Any, str]] = {
+    "search.engine.folder": (None, "serve an index folder with `scope serve-retriever` and set search.url"),
+    "cluster.gang": (None, "set kueue.x-k8s.io/queue-name in cluster.labels"),
+    "judge.patience.call": (600.0, "judge.patience is the time of a completion, too"),
+    "judge.patience.silence": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
+    "judge.patience.canary": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
+    "judge.patience.failures": (8, "it is 8"),
+    "judge.patience.stage": (None, "leave it out: a stage takes as long as it takes"),
+    "judge.canaries.least": (0.7, "it is 0.7; judge.canaries.rate: 0 asks none"),
+    "judge.canaries.enough": (10, "it is 10; judge.canaries.rate: 0 asks none"),
+    "solver.length_factor": (True, "set solver.length_floor: 1"),
+    "solver.reward.gamma": (0.9, "a win is worth 0.9, as in the paper"),
+    "solver.reward.anchor_score": (None, "an anchor has margin 0, or with score: own its mean"),
+    "solver.reward.rounds": (None, "Swiss rounds are log2 of the number of answers, rounded up"),
+    "tools.mcp.name": ("", "messages name the program or host"),
+    "tools.mcp.concurrency": (8, "it is 8 calls of each worker"),
+    "tools.mcp.per_second": (None, "limit the rate at the server"),
+    "model.device": ("auto", "hide the GPU with CUDA_VISIBLE_DEVICES="),
+    "partners.call": (900.0, "it is 900 seconds"),
+    **{
+        f"{role}.{name}": (unset, advice)
+        for role in ("challenger", "solver")
+        for name, unset, advice in (
+            ("clip_low", None, "solver.loss says how ratios are clipped, as its paper does"),
+            ("clip_high", None, "solver.loss says how ratios are clipped; dapo clips higher"),
+            ("keep_checkpoints", 2, "it is 2; raise save_every where disk is short"),
+            ("mask_truncated", False, "a truncated rollout is learnt from by its reward"),
+        )
+    },
+    "partners.outage": (600.0, "it is 600 seconds"),
+    **{
+        f"{server}.{name}": (unset, advice)
+        for server in (
+            *("partners.challenger", "partners.solver", "judge.endpoint", "judge.evaluate"),
+            *(f"judge.endpoints.{role}" for role in JudgeRole),
+        )
+        for name, unset, advice in (
+            ("replicas", [], "list all servers in base_url"),
+            ("priority", False, "later turns are sent first to every server"),
+            ("revision", "", "judge.endpoint.weights tells weights apart"),
+        )
+    },
+    "compare.margin": (0.0, "better and worse are held against 0; promotion not_worse has compare.tolerance"),
+    "compare.patience": (None, "set compare.stop to the number"),
+    "compare.resamples": (2000, "it is 2,000"),
+    "judge.allowed_hosts": (None, "the hosts of the endpoints are allowed, and no others"),
+    "judge.prompts": (
+        "wikipedia",
+        "a pack that lacks judge prompts takes those of wikipedia: extend another pack",
+    ),
+    "challenger.difficulty_weight": (1.0, "it is 1: give format_weight over it"),
+    "solver.rubric_weight": (1.0, "it is 1: give format_weight and search_weight over it"),
+    "solver.search_saturation": (3, "it is 3 (Table 9)"),
+    "tasks.max_missing": (0.5, "it is 0.5"),
+    **{
+        f"{pod}.{name}": (unset, advice)
+        for pod in (*_PODS, "cluster.retriever")
+        for name, unset, advice in (
+            ("deadline", 172_800, "set cluster.deadline, which holds for every stage"),
+            ("grace", 120, "it is 120 seconds; cluster.POD.pod may change terminationGracePeriodSeconds"),
+            ("startup", 1800, "it is 1,800 seconds; cluster.POD.pod may change the startupProbe"),
+            ("canary", 60, "it is 60 seconds; cluster.POD.pod may change the livenessProbe"),
+        )
+    },
+}
+"""Settings that only earlier releases have: what they held where nobody had set them, which counts for nothing, and
+what to do instead of anything else."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What one option of the command line sets: `option` is how the user wrote it, `key` the setting's path."""
+
+    option: str
+    key: tuple[str, ...]
+    value: Any
+    adds: bool = False
+    """Whether `value` is appended to the list that the setting holds."""
+
+
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), *, options: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides. `dotted.key+=[...]`
+    adds to a list.
+
+    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
+    which names the file or the option with the mistake, the key, what was found, and what was expected.
+    """
+    data = _read_settings(path) if path is not None else {}
+    changes = [_parse_override(override) for override in overrides]
+    changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
+    return _run_config(data, changes, where=str(path) if path else "config")
+
+
+def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:
+    """Validate settings that were read elsewhere, with overrides as in `load_config`."""
+    return _run_config(data, [_parse_override(override) for override in overrides], where=where)
+
+
+def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
+    """The checked config of `data` after `changes`."""
+    data = _as_today(data, where)
+    for change in changes:
+        value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
+        for part in reversed(change.key):
+            value = {part: value}
+        data = _merged(data, _as_today(value, change.option))
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
+
+
+def _as_today(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The settings under today's names, without those that are gone. Raises ConfigError for one that was set."""
+    moved: dict[str, Any] = {}
+    kept = _kept(settings, "", moved, where)
+    for name, value in moved.items():
+        *sections, last = name.split(".")
+        section = kept
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return kept
+
+
+def _kept(settings: Mapping[str, Any], prefix: str, moved: dict[str, Any], where: str) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if name in MOVED:
+            moved[MOVED[name]] = value
+        elif name in GONE:
+            unset, advice = GONE[name]
+            if value != unset:
+                raise ConfigError(f"{where}: {name} is no setting any more; {advice}")
+        elif isinstance(value, Mapping):
+            if name in _PODS and value.keys() & {"cpu", "memory"}:
+                value = _with_amounts_in_its_patch(value)
+            inner = _kept(value, f"{name}.", moved, where)
+            if inner or not value:
+                kept[key] = inner
+        elif isinstance(value, list):
+            kept[key] = [
+                _kept(each, f"{name}.", moved, where) if isinstance(each, Mapping) else each for each in value
+            ]
+        else:
+            kept[key] = value
+    return kept
+
+
+def _with_amounts_in_its_patch(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Earlier releases gave a pod its CPU cores and memory beside its patch."""
+    amounts = {key: pod[key] for key in ("cpu", "memory") if key in pod}
+    patch = pod.get("pod") or {}
+    spec = patch.get("spec") or {}
+    containers = [dict(each) for each in spec.get("containers") or ()]
+    main = next((each for each in containers if each.get("name") == "main"), None)
+    if main is None:
+        containers.append(main := {"name": "main"})
+    main["resources"] = {"requests": amounts, "limits": amounts, **(main.get("resources") or {})}
+    others = {key: value for key, value in pod.items() if key not in amounts}
+    return {**others, "pod": {**patch, "spec": {**spec, "containers": containers}}}
+
+
+def _all_mistakes(errors: Sequence[ErrorDetails], changes: Sequence[_Change], where: str) -> str:
+    """One line. Of the alternatives that a setting has, each with an error of its own, the first speaks for all."""
+    found: dict[tuple[str, ...], str] = {}
+    keys = [tuple(map(str, error["loc"])) for error in errors]
+    for key, error in zip(keys, errors, strict=True):
+        if key[:1] == ("challenger",) and ("solver", *key[1:]) in keys:
+            continue  # The Challenger took over the Solver's mistake.
+        setting = key if error["type"] in ("extra_forbidden", "value_error") else key[:2]
+        found.setdefault(setting, f"{_blamed(key, changes) or where}: {_problem(error)}")
+    first, *others = list(found.values())[:_SHOWN_MISTAKES]
+    if not others:
+        return first
+    more = len(found) - _SHOWN_MISTAKES
+    listed = " ".join(f"({number}) {text};" for number, text in enumerate((first, *others), start=1))
+    return f"{len(found)} mistakes: {listed.rstrip(';')}" + (f"; and {more} more" if more > 0 else "")
+
+
+def _blamed(faulty: tuple[str, ...], changes: Sequence[_Change]) -> str | None:
+    """The option whose path is a prefix of the faulty path or vice versa; an error of the whole run has an empty path
+    and belongs to no option.
+    """
+    options = [
+        change.option
+        for change in changes
+        if faulty and all(own == other for own, other in zip(change.key, faulty, strict=False))
+    ]
+    return options[-1] if options else None
+
+
+def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
+    """Every setting as its dotted key."""
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names += field_names(field.annotation, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def parse_settings(text: str, where: str) -> dict[str, Any]:
+    """The settings of a YAML text, not yet checked. Raises ConfigError with `where` and, if known, the line."""
+    try:
+        data = parse_yaml(text).values
+    except RepeatedKeyError as error:
+        raise ConfigError(
+            f"{where}:{error.line}: the key {error.key!r} appears a second time; keep one of the two"
+        ) from None
+    except YamlError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error.details}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        found = "text" if isinstance(data, str) else f"a {type(data).__name__}"
+        raise ConfigError(f"{where}: found {found}, expected a mapping of settings")
+    return data
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; give a YAML file") from None
+    except UnicodeDecodeError as error:
+        place = f"{path}: cannot be read as UTF-8 text, from byte {error.start + 1} on"
+        raise ConfigError(f"{place}; convert the file to UTF-8") from None
+    if len(text) > _LONGEST:
+        raise ConfigError(f"{path}: has more than {_LONGEST:,} characters, which no file of settings needs")
+    return parse_settings(text, str(path))
+
+
+def _parse_override(text: str) -> _Change:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {text}: expected key=value, for example solver.steps=8")
+    try:
+        parsed: Any = parse_yaml(value).values
+    except YamlError:
+        shown = text[:_LONGEST_SHOWN]
+        raise ConfigError(
+            f"--set {shown}: {value[:_LONGEST_SHOWN]!r} is not a YAML value; quote it if it is text"
+        ) from None
+    if key.endswith("+"):
+        if not isinstance(parsed, list):
+            raise ConfigError(f"--set {text}: found {value!r}, expected a list to add, such as [a, b]")
+        return _Change(f"--set {text}", tuple(key[:-1].split(".")), parsed, adds=True)
+    # YAML 1.1 reads 1e-3 as text because it has no dot; a value in quotes is meant as text.
+    if parsed == value.strip():
+        with suppress(ValueError):
+            parsed = float(parsed)
+    return _Change(f"--set {text}", tuple(key.split(".")), parsed)
+
+
+def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
+    """The current value of the setting, or its default."""
+    for settings in (data, RunConfig().model_dump(mode="json")):
+        found: Any = settings
+        for part in change.key:
+            found = found.get(part) if isinstance(found, dict) else None
+        if isinstance(found, list):
+            return found
+    raise ConfigError(
+        f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
+    )
+
+
+def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        if key == "reward" and isinstance(value, dict) and "design" not in value and old is not None:
+            # Designs have different settings: a change that names no design keeps the current one.
+            merged[key] = {**(old if isinstance(old, dict) else {"design": old}), **value}
+        # Ratios are replaced as a whole: merging them would keep entries that the change means to drop.
+        elif isinstance(old, dict) and isinstance(value, dict) and key not in WHOLE_SETTINGS:
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _problem(first: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        meant = _nearest_setting(key)
+        advice = f"did you mean {meant}?" if meant else "`scope config` lists all settings"
+        return f"unknown setting {key}; {advice}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        # A validator of a whole section names its settings itself; printing the section would bury the message.
+        return f"{key}: {message}"
+    found = repr(first["input"])
+    shown = found if len(found) <= _LONGEST_SHOWN else f"{found[:_LONGEST_SHOWN]}..."
+    return f"{key or 'run'}: found {shown}, {message[0].lower() + message[1:]}"
+
+
+def _nearest_setting(key: str) -> str | None:
+    """Match by parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
+    known, parts = field_names(), key.split(".")
+    by_last = {name.rsplit(".", 1)[-1]: name for name in known}
+    by_parts = _nearest_path(parts, [name.split(".") for name in known])
+    return by_parts or nearest(key, known) or by_last.get(nearest(parts[-1], by_last) or "")
+
+
+def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
+    """The setting or section whose names are close to `parts`, matched part by part from the left."""
+    fitting = list(known)
+    for depth, part in enumerate(parts):
+        choices = {path[depth] for path in fitting if len(path) > depth}
+        close = part if part in choices else nearest(part, sorted(choices))
+        if close is None:
+            return None
+        fitting = [path for path in fitting if len(path) > depth and path[depth] == close]
+    return ".".join(fitting[0][: len(parts)])

@@ -1,0 +1,157 @@
+"""Long documents, cut to a number of tokens. Cuts are made in the text, so that no character is broken.
+
+A tokenizer reads a megabyte or two a second, and a text is mostly words that came before. So words are counted, each
+with the whitespace in front of it and only once; the sum of a text's words is what it has, or a little more where a
+tokenizer would join what stands at a seam. The first pieces and documents are encoded as a whole too: a tokenizer that
+gives one of them more tokens than the sum of its words has every one checked.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import Document
+
+
+class CountTokens(Protocol):
+    """Tokens of many texts, without special tokens."""
+
+    def __call__(self, texts: Sequence[str], /) -> list[int]: ...
+
+
+_WORD = re.compile(r"\s{0,32}\S{1,32}|\s{1,32}")
+_BLOCK = 1 << 18
+"""Characters of a text that are counted at once."""
+_MOST_WORDS = 1 << 20
+"""Words whose counts are remembered, in about 100 MB."""
+_CHECKED = 64
+"""Pieces that are encoded as a whole, to see that the sums hold."""
+
+
+class Chunker:
+    """Cuts documents to pieces of at most `max_tokens` tokens, title line included; each keeps the title.
+
+    `overlap` of the tokens, or a word less, are those at the end of the piece before.
+    """
+
+    def __init__(self, max_tokens: int, count: CountTokens, *, overlap: int = 0) -> None:
+        self._most, self._overlap = max_tokens, overlap
+        self._count = count
+        self._known: dict[str, int] = {}
+        self._compared = 0
+        self._checked = 0
+        self._sums_hold = True
+
+    def cut(self, document: Document) -> list[Document]:
+        """A document that fits is returned as it is; else its pieces are `<id>#0`, `<id>#1`, ...
+
+        A piece ends after the last sentence in its second half, else between words, else anywhere. Only whitespace at
+        the cuts is lost. Raises CorpusError when the title leaves no room for text.
+        """
+        title = f"{document.title}\n" if document.title else ""
+        if self._fits(title, document.text):
+            return [document]
+        (taken,) = self._count([title]) if title else (0,)
+        pieces: list[str] = []
+        text, start = document.text.strip(), 0
+        while start < len(text):
+            block = text[start : start + _BLOCK]
+            ends = self._cuts(block, title, self._most - taken, is_last=start + _BLOCK >= len(text))
+            if not ends:
+                raise CorpusError(
+                    f"document {document.id!r}: {self._most} tokens leave no room for text beside a title of {taken} "
+                    "tokens; raise the limit or shorten the title"
+                )
+            pieces += [block[begin:end].rstrip() for begin, end in ends]
+            start += ends[-1][1]
+            while start < len(text) and text[start].isspace():
+                start += 1
+        return [
+            document.model_copy(update={"id": f"{document.id}#{number}", "text": piece})
+            for number, piece in enumerate(pieces)
+        ]
+
+    def _fits(self, title: str, text: str) -> bool:
+        # Hardly a tokenizer has less than a token for 32 characters, or joins three words' tokens to one.
+        if len(text) > 64 * self._most:
+            return False
+        tokens = sum(self._counts(_WORD.findall(title + text)))
+        if tokens > 3 * self._most:
+            return False
+        if self._sums_hold and self._compared >= _CHECKED and tokens <= self._most:
+            return True
+        self._compared += 1
+        (whole,) = self._count([title + text])
+        if tokens <= self._most < whole:
+            self._sums_hold = False
+        return whole <= self._most
+
+    def _cuts(self, block: str, title: str, room: int, *, is_last: bool) -> list[tuple[int, int]]:
+        """Begin and end of each whole piece of a block, the first at its beginning; the rest is for the next block."""
+        words = _WORD.findall(block)
+        ends = list(accumulate(map(len, words)))
+        sums = list(accumulate(self._counts(words)))
+        cuts: list[tuple[int, int]] = []
+        start = 0
+        while start < len(block):
+            first = bisect_right(ends, start)
+            # A word without the whitespace in front of it may have more tokens than with it.
+            before = sums[first] - self._counts([block[start : ends[first]]])[0]
+            fitting = bisect_right(sums, before + room)
+            if fitting == len(words) and not is_last and cuts:
+                break
+            length = ends[fitting - 1] - start if fitting > first else 0
+            if fitting == first:
+                length = self._inside(block[start : ends[first]], room)
+            elif fitting < len(words):
+                cut = _clean_cut(block[start : start + length + 1], length)
+                # A piece of nothing but what the next one shares would come again and again.
+                length = cut if sums[bisect_right(ends, start + cut) - 1] - before > self._overlap else length
+            length = self._checked_length(block[start : start + length], title)
+            if length == 0:
+                return cuts
+            cuts.append((start, start + length))
+            start += length
+            if self._overlap and start < len(block):
+                shared = bisect_left(sums, sums[bisect_right(ends, start) - 1] - self._overlap)
+                start = ends[shared] if ends[shared] > cuts[-1][0] else start
+            while start < len(block) and block[start].isspace():
+                start += 1
+        return cuts
+
+    def _inside(self, word: str, room: int) -> int:
+        """Characters of a word too long for a piece that make one, each counted alone; 0 where not one fits."""
+        return bisect_right(list(accumulate(self._counts(list(word)))), room)
+
+    def _checked_length(self, piece: str, title: str) -> int:
+        """Of the first pieces, and of all where sums do not hold: what of the piece fits as a whole."""
+        if self._sums_hold and self._checked >= _CHECKED:
+            return len(piece)
+        self._checked += 1
+        length = len(piece)
+        while length and self._count([title + piece[:length]])[0] > self._most:
+            self._sums_hold = False
+            length = _clean_cut(piece, length * 15 // 16)
+        return length
+
+    def _counts(self, words: list[str]) -> list[int]:
+        known = self._known
+        unseen = [word for word in dict.fromkeys(words) if word not in known]
+        if len(known) + len(unseen) > _MOST_WORDS:
+            known.clear()
+            unseen = list(dict.fromkeys(words))
+        known.update(zip(unseen, self._count(unseen), strict=True))
+        return list(map(known.__getitem__, words))
+
+
+def _clean_cut(text: str, length: int) -> int:
+    """The best place to cut at or before `length`: after a sentence, else after a word, else right there."""
+    for marks in ((". ", "! ", "? ", ".\n", "!\n", "?\n", "\n\n"), (" ", "\n", "\t")):
+        # A mark ends in the whitespace after the cut, which may be the first character that no longer fits.
+        cut = max(text.rfind(mark, length // 2, length + 1) + len(mark) - 1 for mark in marks)
+        if cut > length // 2:
+            return cut
+    return length

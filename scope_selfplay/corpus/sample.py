@@ -1,0 +1,115 @@
+"""Sampling of a run's documents for its stages, and what task to write from each.
+
+A corpus is `shuffled` once per run by the seed, whatever the order of the files. Every stage takes the next
+documents that no earlier stage has taken, so its sample is a pure function of the seed and the ids already used.
+Nothing is fixed in advance (task making does not know how many documents it will need), two stages can never
+share a document, and a resumed run that passes the same ids takes the same documents again.
+"""
+
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TypeVar
+
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import Document, seed_from
+
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """What one Challenger episode starts from."""
+
+    document: Document
+    task_type: str
+    search_turns: int
+
+
+def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:
+    """The documents in the order of a hash of seed and id.
+
+    Depends on the set of documents only: one that is added later takes a place of its own and leaves the
+    order of the others as it was. Raises CorpusError for an id that occurs twice, as a piece `a#1` of a
+    document `a` and a document `a#1` would: two stages could then take one text.
+    """
+    ordered = sorted(documents, key=_place(seed))
+    for first, second in pairwise(ordered):
+        if first.id == second.id:
+            raise CorpusError(f"the id {first.id!r} occurs twice in the corpus; ids must be unique")
+    return ordered
+
+
+def first_shuffled(documents: Iterable[Document], count: int, *, seed: int) -> list[Document]:
+    """The first `count` of the shuffled documents, in one pass that holds no more than these. Raises CorpusError as
+    `shuffled` does for an id that occurs twice among them.
+    """
+    return shuffled(heapq.nsmallest(count, documents, key=_place(seed)), seed=seed)
+
+
+def _place(seed: int) -> Callable[[Document], tuple[int, str]]:
+    return lambda document: (seed_from(seed, "corpus", document.id), document.id)
+
+
+def take_unused(
+    documents: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str
+) -> list[Document]:
+    """The next `count` of shuffled documents whose ids are not in `taken`, in their order.
+
+    `taken` holds the ids of everything taken before, by earlier stages and by earlier batches of this one; a
+    smaller sample is the beginning of a larger one. `wanted_by` names the stage in the error.
+
+    Raises CorpusError, with the numbers, when fewer are left.
+    """
+    if count < 0:
+        raise ValueError(f"a sample of {count} documents")
+    used = frozenset(taken)
+    left = [document for document in documents if document.id not in used]
+    if len(left) < count:
+        raise CorpusError(
+            f"{wanted_by} needs {count} documents, but of the corpus's {len(documents)} only {len(left)} are not "
+            "used yet; add documents or ask for fewer"
+        )
+    return left[:count]
+
+
+def assign_sources(
+    documents: Sequence[Document],
+    task_types: Mapping[str, float],
+    rng: random.Random,
+    *,
+    ratio: Mapping[int, int],
+) -> list[TaskSource]:
+    """One source per document, with task types and search turns in exact shares (SCOPE appendix G).
+
+    `task_types` maps each enabled type to its weight, `ratio` each number of search turns to its share. Raises
+    ValueError as `exact_shares` does.
+    """
+    types = exact_shares(len(documents), task_types, rng)
+    turns = exact_shares(len(documents), ratio, rng)
+    return list(map(TaskSource, documents, types, turns))
+
+
+def exact_shares(n: int, weights: Mapping[Choice, float], rng: random.Random) -> list[Choice]:
+    """A choice for each of `n` sources, in random order: whole shares in the proportion of the weights.
+
+    By largest remainder: no share is off its quota by 1 or more, and equal remainders favour the earlier choice. Raises
+    ValueError for a negative `n` or weights that are negative, not finite, or all 0.
+    """
+    if n < 0:
+        raise ValueError(f"cannot split {n} sources")
+    if not any(weights.values()) or not all(0 <= weight < math.inf for weight in weights.values()):
+        raise ValueError(f"weights must be finite, at least 0 and not all 0; got {dict(weights)}")
+    total = sum(map(Fraction, weights.values()))
+    quotas = {choice: n * Fraction(weight) / total for choice, weight in weights.items()}
+    shares = Counter({choice: int(quota) for choice, quota in quotas.items()})
+    by_remainder = sorted(quotas, key=lambda choice: shares[choice] - quotas[choice])
+    shares.update(by_remainder[: n - shares.total()])
+    choices = list(shares.elements())
+    rng.shuffle(choices)
+    return choices

@@ -1,0 +1,275 @@
+"""A world: entities with facts and links, and the articles that state them.
+
+Every world is a fresh assignment of facts to names, so nothing can be known by heart: what was true in the
+worlds of the warm start is false in the world of a run.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Document, Task, content_id, rng_from
+from scope_selfplay.config.run import CorpusConfig
+
+# One name is one token of the tiny policy, and so is one value: a fact is one thing to copy.
+_STEMS = """Ald Bel Brin Cam Clar Cor Crow Dor Dun Eld Elm Esk Fal Fen Gar Glen Had Hal Hart Hol Ist Jor Kel Kes Kin
+    Lang Lin Lor Mar Mel Mor Nor Oak Oth Pel Pen Quar Rav Red Rush Sel Stan Sut Tam Thorn Ul Ver Wen Yar Zel"""
+_ENDINGS = "moor haven vale mere wick ford ton gate stead rock by combe ley minster thorpe well"
+
+PLACES = tuple(stem + ending for stem in _STEMS.split() for ending in _ENDINGS.split())
+KINDS = tuple(
+    f"{'an' if word[0] in 'ao' else 'a'} {word}"
+    for word in "abbey bridge castle guild harbour library market mill observatory school theatre tower".split()
+)
+FOUNDERS = tuple(
+    """Merrin Aldous Bertan Cassia Dorval Edmer Fiora Godric Hesper Ilaria Jocelin Kestrel Lambert Maris Nolan
+    Odessa Percival Quentin Rosalind Sabine Tobias Ursula Valerian Wystan Xanthe Yolande Zelda Ambrose Beatrix
+    Cyprian Delphine Evander Florian Griselda Horatio Isolde Justus Leontine Magnus Nerissa""".split()
+)
+YEARS = tuple(str(1103 + 19 * step) for step in range(40))
+EMBLEMS = tuple(
+    """heron badger otter falcon stag salmon raven hare lynx swan boar dolphin owl adder bear beetle crane eagle
+    ferret fox goat hedgehog ibex jackdaw kingfisher lark marten newt osprey pike quail robin seal toad urchin
+    viper weasel wolf wren stoat""".split()
+)
+PRODUCTS = tuple(
+    """saffron linen amber honey cider parchment rope glass copper wool salt silk cheese lace indigo tin mustard
+    leather candles barley ink pottery walnuts marble felt vinegar soap clocks paper pepper timber sails violins
+    needles bricks garlic pearls hops slate wine""".split()
+)
+RIVERS = tuple(
+    """Ysk Tamble Orrin Wey Lune Caddow Irth Mell Soar Tavy Esker Rill Dove Nadder Ouzel Kenn Arrow Teign Yarrow
+    Blythe Cole Dane Ebble Frome Gade Hodder Ivel Kym Leam Meon Nene Otter Piddle Quoile Rother Stour Tees Usk
+    Vyrnwy Wyre""".split()
+)
+
+
+class Attribute(NamedTuple):
+    noun: str
+    before: str
+    after: str
+    values: tuple[str, ...]
+
+    def sentence(self, value: str) -> str:
+        return f"{self.before}{value}{self.after}."
+
+
+_NAMES = frozenset(PLACES)
+
+
+ATTRIBUTES = (
+    Attribute("founder", "Its founder was ", "", FOUNDERS),
+    Attribute("year", "Its first year was ", "", YEARS),
+    Attribute("emblem", "Its emblem is the ", "", EMBLEMS),
+    Attribute("product", "Its main product is ", "", PRODUCTS),
+    Attribute("river", "Its river is the ", "", RIVERS),
+)
+BY_NOUN = {attribute.noun: attribute for attribute in ATTRIBUTES}
+RELATIONS = ("partner", "rival", "sponsor", "neighbour", "heir")
+VERBS = {"long_form_qa": "Report", "summarisation": "Summarise"}
+
+
+@dataclass(frozen=True)
+class FactQuestion:
+    """What a task asks: facts of the entity at the end of a chain of links that starts at a named entity.
+
+    `links` are in the order in which they are followed: ("partner", "rival") of X are X's partner's rival. Each occurs
+    once, so that what follows a link in the text says what comes next.
+    """
+
+    nouns: tuple[str, ...]
+    links: tuple[str, ...]
+    anchor: str
+    verb: str = "Report"
+
+    @property
+    def hops(self) -> int:
+        return len(self.links)
+
+
+def write_place(name: str, kind: str) -> str:
+    return f"{name} is {kind}."
+
+
+def write_link(relation: str, target: str) -> str:
+    return f"Its {relation} is {target}."
+
+
+def write_question(question: FactQuestion) -> str:
+    """`Report the founder and the river of Aldmoor's rival.`"""
+    *others, last = [f"the {noun}" for noun in question.nouns]
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"{question.verb} {listed} of {write_chain(question.anchor, question.links)}."
+
+
+def write_chain(anchor: str, links: Sequence[str]) -> str:
+    """`Aldmoor's partner's rival`"""
+    return anchor + "".join(f"'s {relation}" for relation in links)
+
+
+def write_answer(name: str, facts: Mapping[str, str]) -> str:
+    """`Corvale. Its founder was Maris. Its river is the Mell.`"""
+    return " ".join([f"{name}.", *(BY_NOUN[noun].sentence(value) for noun, value in facts.items())])
+
+
+def read_question(text: str) -> FactQuestion | None:
+    """The question in a task, or None where the text is not one clear question of this language."""
+    verb, _, rest = text.strip().removesuffix(".").partition(" ")
+    if verb not in VERBS.values() or not rest.startswith("the "):
+        return None
+    listed, _, chain = rest.partition(" of ")
+    nouns = tuple(part.removeprefix("the ") for part in listed.replace(" and ", ", ").split(", "))
+    if any(noun not in BY_NOUN for noun in nouns) or len(set(nouns)) != len(nouns):
+        return None
+    anchor, *links = chain.split("'s ")
+    if not anchor or any(link not in RELATIONS for link in links) or len(set(links)) != len(links):
+        return None
+    question = FactQuestion(nouns, tuple(links), anchor, verb)
+    # Only the exact wording counts, else "the founder and, founder" would slip through the splitting above.
+    return question if write_question(question) == text.strip() else None
+
+
+def sentences(text: str) -> list[str]:
+    return [part.strip() + "." for part in text.replace("\n", " ").split(".") if part.strip()]
+
+
+def read_attribute(sentence: str) -> tuple[str, str] | None:
+    """(noun, value) of a sentence such as `Its emblem is the heron.`"""
+    for attribute in ATTRIBUTES:
+        if sentence.startswith(attribute.before) and sentence.endswith(attribute.after + "."):
+            return attribute.noun, sentence[len(attribute.before) : -len(attribute.after) - 1]
+    return None
+
+
+def read_link(sentence: str) -> tuple[str, str] | None:
+    """(relation, target) of a sentence such as `Its rival is Corvale Abbey.`"""
+    for relation in RELATIONS:
+        before = f"Its {relation} is "
+        if sentence.startswith(before):
+            return relation, sentence[len(before) : -1]
+    return None
+
+
+def read_place(sentence: str) -> tuple[str, str] | None:
+    """(name, kind) of `Aldmoor is a mill.`"""
+    name, copula, kind = sentence.removesuffix(".").partition(" is ")
+    return (name, kind) if copula and kind in KINDS else None
+
+
+def read_name(sentence: str) -> str | None:
+    """The name in `Corvale.`, by which an answer says what it is about."""
+    name = sentence.removesuffix(".")
+    return name if name in _NAMES else None
+
+
+MOST_LINKS = len(RELATIONS)
+"""A chain follows each link once, so that what comes next can be read off the link before it."""
+
+
+def question_about(rng: random.Random, name: str, links: int) -> FactQuestion:
+    """Facts of what lies `links` links from `name`."""
+    return FactQuestion(any_nouns(rng, links), tuple(rng.sample(RELATIONS, links)), name)
+
+
+def any_nouns(rng: random.Random, links: int) -> tuple[str, ...]:
+    """Two or three; three without links, where no place is to be found."""
+    nouns = [attribute.noun for attribute in ATTRIBUTES]
+    return tuple(rng.sample(nouns, rng.choice([2, 3]) if links else 3))
+
+
+class Entity(NamedTuple):
+    name: str
+    kind: str
+    facts: dict[str, str]
+    links: dict[str, str]
+
+
+def make_documents(
+    rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()
+) -> list[Document]:
+    """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
+    skipped = set(skip)
+    free = [name for name in PLACES if name not in skipped]
+    if not len(RELATIONS) < count <= len(free):
+        raise ValueError(
+            f"{count} articles asked for; a world has more than {len(RELATIONS)}, and {len(free)} names are free"
+        )
+    names = rng.sample(free, count)
+    world = [make_entity(rng, name, names) for name in names]
+    return [
+        Document(id=f"{source}-{row:04d}", title=entity.name, text=write_article(rng, entity), source=source)
+        for row, entity in enumerate(world)
+    ]
+
+
+def write_article(rng: random.Random, entity: Entity) -> str:
+    lines = [BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
+    lines += [write_link(relation, target) for relation, target in entity.links.items()]
+    rng.shuffle(lines)
+    return " ".join([write_place(entity.name, entity.kind), *lines])
+
+
+def read_article(text: str) -> Entity | None:
+    """The entity that an article describes; None where the text is not an article of this language."""
+    first, *rest = sentences(text) or [""]
+    place = read_place(first)
+    if place is None:
+        return None
+    facts = dict(found for line in rest if (found := read_attribute(line)))
+    links = dict(found for line in rest if (found := read_link(line)))
+    return Entity(*place, facts, links)
+
+
+def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
+    """An entity whose links lead to others of `names`, each to another one."""
+    facts = {attribute.noun: rng.choice(attribute.values) for attribute in ATTRIBUTES}
+    others: list[str] = []
+    while len(others) < len(RELATIONS):
+        other = rng.choice(names)
+        if other != name and other not in others:
+            others.append(other)
+    links = dict(zip(RELATIONS, others, strict=True))
+    return Entity(name, rng.choice(KINDS), facts, links)
+
+
+HELD_OUT = "held-out"
+"""`Document.source` of what the held-out tasks are made from."""
+
+
+def embedded_documents(seed: int, settings: CorpusConfig) -> list[Document]:
+    """Articles of two embedded worlds, one to train on and one for held-out tasks; no title occurs in both."""
+    world = make_documents(rng_from(seed, "world"), settings.embedded_articles, source=f"world-{seed}")
+    titles = [document.title for document in world]
+    held_out = make_documents(
+        rng_from(seed, HELD_OUT), settings.embedded_held_out, source=HELD_OUT, skip=titles
+    )
+    return world + held_out
+
+
+def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list[Task]:
+    """Tasks about the second world, as many of each number of links: no Challenger's taste decides what is measured.
+
+    Chains of 1 to 5 links start at articles of their own; `documents` are those for held-out tasks. Raises ConfigError
+    where they are too few.
+    """
+    if count > len(documents):
+        raise ConfigError(
+            f"compare.given: {count} embedded tasks (compare.tasks) start at as many articles, found {len(documents)}; "
+            "raise corpus.embedded_held_out"
+        )
+    rng, tasks = rng_from(seed, HELD_OUT, "tasks"), []
+    for row, start in enumerate(rng.sample(list(documents), count)):
+        text = write_question(question_about(rng, start.title, 1 + row % MOST_LINKS))
+        task_id = content_id("task", text)
+        tasks.append(Task(id=task_id, text=text, type="long_form_qa", document_id=start.id, search_turns=0))
+    return tasks
+
+
+def task_family(task: Task) -> str:
+    """The kind of task that a score is reported by: links to follow where they can be read, else type and searches."""
+    question = read_question(task.text)
+    if question is not None:
+        return f"{question.hops} link{'' if question.hops == 1 else 's'}"
+    return f"{task.type}, {task.search_turns} searches"

@@ -1,0 +1,270 @@
+"""The rewards of a whole step: groups judged by the design, flat ones routed to it, those short of verdicts masked.
+
+Routing (Reasoning Arena, equations 3-5): a group keeps its own rewards where they differ, and goes to the design
+where they are all equal. Without a budget this is decided group by group while others are still generated; with
+one, when the rewards of all groups are known, so that chance and not timing decides who is served. No step ever
+makes more calls for routed groups than its budget, in however many processes it runs.
+"""
+
+import asyncio
+import importlib
+import pkgutil
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import scope_selfplay.designs as package
+from scope_selfplay.base.values import Key, rng_from
+from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.designs.answers import Rewards
+from scope_selfplay.designs.design import (
+    Alone,
+    ArrivalOrder,
+    JudgedGroup,
+    Peers,
+    PerRolloutDesign,
+    RewardDesign,
+    RolloutGroup,
+)
+from scope_selfplay.designs.per_rollout import RubricDesign, VerifierDesign, VerifierElseRubric
+from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
+from scope_selfplay.ranking.matches import LiveRoute, is_flat, route
+from scope_selfplay.rewards.measures import Mean, Measure, Total
+
+
+def open_rewarder(
+    settings: SolverConfig, judge: MeteredJudge, count: Callable[[str], int], peers: Peers | None = None
+) -> "Rewarder":
+    """What rewards the Solver's steps under these settings; `count` gives the tokens of a text.
+
+    `peers` are the processes that share a step; this one alone when left out.
+    """
+    routing, peers = settings.routing, peers or Alone()
+    design = open_design(settings.reward, settings, count)
+    design.rubric_source.peers = peers
+    base: PerRolloutDesign[Any] | None = None
+    if routing is not None and routing.by == "rubric":
+        base = RubricDesign(RubricReward(), settings, count)
+    elif routing is not None:
+        kind = VerifierDesign if routing.by == "verifier" else VerifierElseRubric
+        base = kind(VerifierReward(check=routing.check), settings, count)
+    return Rewarder(
+        design=design,
+        judge=judge,
+        max_missing=settings.reward.max_missing,
+        base=base,
+        budget=None if routing is None else routing.budget,
+        peers=peers,
+    )
+
+
+def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], int]) -> RewardDesign[Any]:
+    return design_classes()[reward.design](reward, solver, count)
+
+
+@cache
+def design_classes() -> Mapping[str, type[RewardDesign[Any]]]:
+    """Every design in the modules of this package, by the name in its settings."""
+    found: dict[str, type[RewardDesign[Any]]] = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, RewardDesign) and hasattr(value, "name"):
+                found[value.name] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Rewarder:
+    """`base` is set where groups are routed: its rewards decide, `budget` bounds the calls for the others.
+
+    `max_missing` is the share of a group's judgements that may be missing before all of it is masked.
+    """
+
+    design: RewardDesign[Any]
+    judge: MeteredJudge
+    max_missing: float
+    base: PerRolloutDesign[Any] | None = None
+    budget: int | None = None
+    peers: Peers = field(default_factory=Alone)
+
+    async def judge_step(self, groups: Sequence[RolloutGroup], key: Key) -> list[JudgedGroup]:
+        """All groups of a step with their rewards; `key` names its random draws. Raises what the judge raises."""
+        if self.base is None:
+            judged = await asyncio.gather(*(self._judge(group) for group in groups))
+        elif self.budget is None:
+            judged = await asyncio.gather(*(self._judge_if_flat(group, self.base) for group in groups))
+        else:
+            judged = await self._judge_within(self.budget, groups, self.base, key)
+        return await self._settled(judged)
+
+    async def _judge(self, group: RolloutGroup) -> JudgedGroup:
+        judge = self.judge.for_group()
+        rewards = await self.design.rewards(group, judge)
+        verified = _verified(self.design, group, rewards)
+        return JudgedGroup(group, await group.all_rollouts(), rewards, judge, verified=verified)
+
+    async def _judge_by_base(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
+        own_judge = self.judge.for_group()
+        own = await base.rewards(group, own_judge)
+        verified = _verified(base, group, own)
+        rollouts, judge = await group.all_rollouts(), self.judge.for_group()
+        return JudgedGroup(group, rollouts, own, judge, own_judge, verified=verified)
+
+    def _waits(self, judged: JudgedGroup) -> bool:
+        """Whether the group is to be routed and has not been."""
+        return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_judge)
+
+    async def _routed(self, judged: JudgedGroup, price: int | None = None) -> JudgedGroup:
+        """Keeps the group's own rewards where the price did not last: a part of the design's calls decides nothing."""
+        judge = self.judge.for_group(allowance=price)
+        rewards = await self.design.rewards(judged.group, judge)
+        if judge.overdrawn:
+            return replace(judged, judge=judge)
+        return replace(judged, judge=judge, rewards=rewards, routed=True)
+
+    async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
+        if not self.design.while_generating:
+            judged = await self._judge_by_base(group, base)
+            return await self._routed(judged) if self._waits(judged) else judged
+        own_judge, judge = self.judge.for_group(), self.judge.for_group()
+        numbers = range(len(group.rollouts))
+        calls = [asyncio.ensure_future(base.reward(group, number, own_judge)) for number in numbers]
+        arrivals = _FlatArrivals(group.arrivals, calls)
+        rewards = await self.design.rewards(replace(group, arrivals=arrivals), judge)
+        own, rollouts = list(await asyncio.gather(*calls)), await group.all_rollouts()
+        judged = JudgedGroup(group, rollouts, own, judge, own_judge, verified=_verified(base, group, own))
+        routed = arrivals.is_flat and not self._is_thin(own_judge)
+        return replace(judged, rewards=rewards, routed=True) if routed else judged
+
+    async def _judge_within(
+        self, budget: int, groups: Sequence[RolloutGroup], base: PerRolloutDesign[Any], key: Key
+    ) -> list[JudgedGroup]:
+        judged = list(await asyncio.gather(*(self._judge_by_base(group, base) for group in groups)))
+        rng = rng_from(*key, "route")
+        asked: set[int] = set()
+        while True:
+            waiting = [
+                group.rewards if number not in asked and self._waits(group) else []
+                for number, group in enumerate(judged)
+            ]
+            prices = [
+                self.design.most_calls(group.task, group.rubric, self.design.entrants(finished.rollouts))
+                for group, finished in zip(groups, judged, strict=True)
+            ]
+            served = await self._served(waiting, prices, rng, budget)
+            if served is None:
+                return [replace(group, left_out=self._waits(group)) for group in judged]
+            asked.update(served)
+            calls = [self._routed(judged[number], prices[number]) for number in served]
+            for number, group in zip(served, await asyncio.gather(*calls), strict=True):
+                judged[number] = group
+            # Prices are upper limits: what is left over goes to others.
+            spent = sum(judged[number].judge.records.calls for number in served)
+            budget -= sum(await self.peers.gather("spent", spent))
+
+    async def _served(
+        self, waiting: Sequence[Rewards], prices: Sequence[int], rng: random.Random, budget: int
+    ) -> list[int] | None:
+        """The groups of this process that the budget of the whole step pays for now; None where it pays for none."""
+        everyone = await self.peers.gather("routes", (list(waiting), list(prices)))
+        routed = route(
+            [rewards for rewards_of_all, _ in everyone for rewards in rewards_of_all],
+            [price for _, prices_of_all in everyone for price in prices_of_all],
+            rng,
+            budget=budget,
+        )
+        if not any(routed):
+            return None
+        before = sum(len(rewards_of_all) for rewards_of_all, _ in everyone[: self.peers.number])
+        return [number for number in range(len(waiting)) if routed[before + number]]
+
+    async def _settled(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
+        """Refitted over the whole step where the design does that, and masked where too much is missing."""
+        by_design = [group for group in judged if group.by_design]
+        evidence: list[list[Any]] = []
+        if self.design.pools:
+            evidence = await self.peers.gather("evidence", self.design.evidence(by_design))
+        of_step = [each for of_process in evidence for each in of_process]
+        refitted = iter(self.design.refit(by_design, of_step))
+        settled = []
+        for group in judged:
+            rewards = next(refitted) if group.by_design else group.rewards
+            if self._is_thin(group.judge if group.by_design else group.own_judge):
+                rewards = [None] * len(rewards)
+            settled.append(replace(group, rewards=rewards))
+        return settled
+
+    def _is_thin(self, judge: MeteredJudge | None) -> bool:
+        return judge is not None and judge.records.missing_share > self.max_missing
+
+
+def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) -> Rewards | None:
+    return rewards if design.verifies(group.task) else None
+
+
+class _FlatArrivals:
+    """The members that arrive in a group while its own rewards are flat (Reasoning Arena, equation 5).
+
+    None before the second reward that equals the first, and none after the first that differs.
+    """
+
+    def __init__(self, arrivals: ArrivalOrder, own: Sequence["asyncio.Future[float | None]"]) -> None:
+        self.deterministic = arrivals.deterministic
+        self._arrivals = arrivals
+        self._own = own
+        self._route = LiveRoute()
+
+    @property
+    def is_flat(self) -> bool:
+        return self._route.is_flat
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        if self.deterministic:
+            async for number in self._arrivals:
+                for member in self._route.arrive(number, await self._own[number]):
+                    yield member
+            return
+        for known in asyncio.as_completed([self._reward(number) for number in range(len(self._own))]):
+            for member in self._route.arrive(*await known):
+                yield member
+
+    async def _reward(self, number: int) -> tuple[int, float | None]:
+        return number, await self._own[number]
+
+
+def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:
+    """The judge records of a step, group by group, those of a group's own rewards first."""
+    judges = [judge for group in judged for judge in (group.own_judge, group.judge) if judge is not None]
+    return [judge.records for judge in judges]
+
+
+def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, Measure]:
+    """The metrics of a step's rewards: about its judge and its groups."""
+    records = records_of(judged)
+    calls = sum(each.calls for each in records)
+    return {
+        "generations": Total(sum(len(group.rollouts) for group in judged)),
+        **_verified_metrics([group.verified for group in judged if group.verified is not None]),
+        "judge_calls": Total(calls),
+        "judge_missing": Mean(sum(each.missing for each in records), calls, over_nothing=0.0),
+        # Nobody asks the judge about entrants that are all the same.
+        "routed": Mean.of(group.routed and group.judge.records.calls > 0 for group in judged),
+        "left_out": Mean.of(group.left_out for group in judged),
+        "stand_in_anchor": Mean(sum(each.stand_in_anchor for each in records), len(judged)),
+        "masked": Mean.of(reward is None for group in judged for reward in group.rewards),
+    }
+
+
+def _verified_metrics(verified: Sequence[Rewards]) -> dict[str, Measure]:
+    """What the verifier says, routed groups included (Reasoning Arena, figure 1); nothing where it was not asked."""
+    if not verified:
+        return {}
+    known = [[reward for reward in group if reward is not None] for group in verified]
+    return {
+        "verified": Mean.of(reward for group in known for reward in group),
+        "all_right": Mean.of(bool(group) and min(group) == 1.0 for group in known),
+        "all_wrong": Mean.of(bool(group) and max(group) == 0.0 for group in known),
+    }

@@ -1,0 +1,291 @@
+"""The attempts of a stage: how each one ended, what follows from that, and the record of them. Pure.
+
+Three parts: the decision table of failures (`AttemptOutcome`), the record that the status ConfigMap keeps because
+finished Jobs are deleted (`AttemptLedger`), and its review against the Jobs that are there (`review_attempts`).
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, ValidationError
+
+from scope_selfplay.base.errors import ExitCode, RecordError
+from scope_selfplay.base.values import Value
+from scope_selfplay.cluster.pods import RunStage, StageShard, shard_name
+from scope_selfplay.cluster.stages import shard_count, stage_shards
+from scope_selfplay.driver.observed import JobState, ObservedJob, ObservedPod
+from scope_selfplay.driver.parts import PlanPart, Situation
+
+_FIRST_PAUSE = 15.0
+_LONGEST_PAUSE = 600.0
+_MANIFEST_DELAY = 60.0
+"""Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""
+
+
+class FailureResponse(StrEnum):
+    FAIL = "fail"
+    RETRY = "retry"
+    """Another attempt, which costs one of `cluster.retries`."""
+    RETRY_FREE = "retry_free"
+    """Another attempt after a pause that doubles; costs no retry."""
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt failed. Where the pods of one Job ended differently, the first one in this order decides."""
+
+    USER = "user"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISRUPTED = "disrupted"
+    OUTSIDE = "outside"
+    BUG = "bug"
+    KILLED = "killed"
+    STOPPED = "stopped"
+    LATE = "late"
+    UNPLACED = "unplaced"
+    NO_MANIFEST = "no_manifest"
+    VANISHED = "vanished"
+    LOST = "lost"
+
+    @property
+    def response(self) -> FailureResponse:
+        return _MEANING[self][0]
+
+    def explanation(self, message: str) -> str:
+        """One line for a person: what happened, what the program said, what to do."""
+        if self is AttemptOutcome.USER and message:
+            return message
+        return _MEANING[self][1].format(f" ({message})" if message else "")
+
+
+_RETRY, _FREE = FailureResponse.RETRY, FailureResponse.RETRY_FREE
+_OUT_OF_MEMORY = "out of memory{}: raise its limit in cluster.<stage>.pod, or lower micro_tokens or in_flight"
+_NO_MANIFEST = "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
+_MEANING = {
+    AttemptOutcome.USER: (FailureResponse.FAIL, "it ended with exit 64; its log says what to change"),
+    AttemptOutcome.OUT_OF_MEMORY: (FailureResponse.FAIL, _OUT_OF_MEMORY),
+    AttemptOutcome.DISRUPTED: (_FREE, "its pod was evicted, preempted or lost its node{}"),
+    AttemptOutcome.OUTSIDE: (_FREE, "something outside was down{}"),
+    AttemptOutcome.BUG: (_RETRY, "it ended with an error{}; see its log"),
+    AttemptOutcome.KILLED: (_RETRY, "it was killed with SIGKILL{}"),
+    AttemptOutcome.STOPPED: (_FREE, "it was stopped after saving"),
+    AttemptOutcome.LATE: (_RETRY, "it met its deadline; raise cluster.deadline if it makes progress"),
+    AttemptOutcome.UNPLACED: (
+        _FREE,
+        "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
+    ),
+    AttemptOutcome.NO_MANIFEST: (_RETRY, _NO_MANIFEST),
+    # It may have failed a moment before: without a cost it could repeat for ever.
+    AttemptOutcome.VANISHED: (_RETRY, "its Job was deleted before the stage was done"),
+    AttemptOutcome.LOST: (_FREE, "its pod is gone, and how it ended with it"),
+}
+"""What follows, and what a person is told; {} is what the program said last."""
+
+
+def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
+    """How a failed Job failed; None for one that has not.
+
+    At its deadline a Job's pods are deleted, so whether one of them ever had a node is for the record to say.
+    """
+    if job.state is not JobState.FAILED:
+        return None
+    if job.deadline_exceeded:
+        return AttemptOutcome.LATE
+    outcomes = {outcome for pod in job.pods if (outcome := _outcome_of_pod(pod)) is not None}
+    # No pod is left to ask: its node went, or somebody deleted it.
+    return next((outcome for outcome in AttemptOutcome if outcome in outcomes), AttemptOutcome.LOST)
+
+
+def _outcome_of_pod(pod: ObservedPod) -> AttemptOutcome | None:
+    # An evicted pod's container ends with 137 or 143 like any other: the pod's reason comes first.
+    if pod.disrupted:
+        return AttemptOutcome.DISRUPTED
+    if pod.oom_killed:
+        return AttemptOutcome.OUT_OF_MEMORY
+    match pod.exit_code:
+        case None | 0:
+            return None
+        case ExitCode.USER:
+            return AttemptOutcome.USER
+        case ExitCode.OUTSIDE:
+            return AttemptOutcome.OUTSIDE
+        case ExitCode.TERMINATED | ExitCode.INTERRUPTED:
+            return AttemptOutcome.STOPPED
+        case 137:
+            return AttemptOutcome.KILLED
+        case _:
+            return AttemptOutcome.BUG
+
+
+def pause_after(free_failures: int) -> float:
+    """Seconds before the next attempt, after so many failures in a row that cost nothing."""
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(free_failures - 1, 10)) if free_failures else 0.0
+
+
+class AttemptHistory(Value):
+    """The attempts of one stage, or of one shard of it; always the same few numbers, however often it is tried."""
+
+    latest: int = 0
+    """Highest attempt whose Job existed."""
+    counted: int = 0
+    """Highest attempt whose end is in the numbers below."""
+    failures_counted: int = 0
+    """Failed attempts that cost budget."""
+    free_failures: int = 0
+    """Failures in a row, the latest included, that cost nothing."""
+    scheduled: int = 0
+    """Highest attempt of which a pod was seen on a node."""
+    done: bool = False
+    """The documents of this shard are done; a whole stage is done only when its manifest exists."""
+    shards: int | None = None
+    """Of a whole stage: how many Jobs share it, fixed when the first one is created."""
+    outcome: AttemptOutcome | None = None
+    message: str = ""
+
+    def after(self, attempt: int, outcome: AttemptOutcome, message: str = "") -> "AttemptHistory":
+        costs = outcome.response is FailureResponse.RETRY
+        return self.model_copy(
+            update={
+                "latest": max(self.latest, attempt),
+                "counted": attempt,
+                "failures_counted": self.failures_counted + costs,
+                "free_failures": 0 if costs else self.free_failures + 1,
+                "outcome": outcome,
+                "message": message,
+            }
+        )
+
+    def failure(self, retries: int) -> ExitCode | None:
+        """The exit code with which these attempts end the run; None while there may be another one."""
+        if self.outcome is None:
+            return None
+        if self.outcome.response is FailureResponse.FAIL:
+            return ExitCode.USER
+        return ExitCode.BUG if self.failures_counted > retries else None
+
+    @property
+    def why(self) -> str:
+        return self.outcome.explanation(self.message) if self.outcome else ""
+
+
+class GivenUp(Value):
+    """A server that did not answer in time."""
+
+    uid: str
+    """The uid of the Deployment that is being deleted; its successor has another one."""
+    times: int
+    """How often in a row."""
+
+
+class AttemptLedger(Value):
+    """What was tried so far; kept in the status ConfigMap."""
+
+    owner: str = ""
+    """The controller Job that counted; another one begins with a fresh budget and goes on with the numbers."""
+    histories: dict[str, AttemptHistory] = Field(default_factory=dict)
+    given_up: dict[str, GivenUp] = Field(default_factory=dict)
+    """By name, until the server answers."""
+    given_back: int = 0
+    """How often in a row the run gave its GPUs back because others held the rest that it needs."""
+    beside: int = 0
+    """Pods that other runs of the namespace had on nodes when it did so last."""
+    code: ExitCode | None = None
+    """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
+    why: str = ""
+
+    @classmethod
+    def read(cls, status: Mapping[str, str], owner: str) -> Self:
+        """Raises RecordError for a ledger that cannot be read, such as one that was edited by hand."""
+        text = status.get("ledger")
+        if text is None:
+            return cls(owner=owner)
+        try:
+            ledger = cls.model_validate_json(text)
+        except ValidationError as error:
+            what = str(error).splitlines()[0]
+            raise RecordError(f"status ConfigMap: its ledger cannot be read ({what}); delete it") from None
+        if ledger.owner == owner:
+            return ledger
+        fresh = {
+            name: AttemptHistory(latest=history.latest, counted=history.latest)
+            for name, history in ledger.histories.items()
+        }
+        return cls(owner=owner, histories=fresh)
+
+    def history(self, name: str) -> AttemptHistory:
+        return self.histories.get(name, AttemptHistory())
+
+
+def review_attempts(
+    now: Situation, ledger: AttemptLedger, step: RunStage
+) -> tuple[dict[str, AttemptHistory], PlanPart]:
+    """The record of this step brought up to date; what other steps had is dropped, so that it never grows.
+
+    The part of the plan deletes Jobs of attempts that are over, and names the Job whose manifest is waited for.
+    """
+    jobs = sorted((job for job in now.observed.jobs if job.step == step), key=lambda job: job.attempt)
+    whole = ledger.history(step.name)
+    if whole.shards is None:
+        # How many Jobs share the stage, once there is one; those of another controller's Job go with that.
+        begun = next((job.shard.of if job.shard else 1 for job in jobs if now.owns(job)), None)
+        whole = whole.model_copy(update={"shards": begun})
+    histories, decision = {step.name: whole}, PlanPart()
+    for shard in shards_in_use(now, histories, step):
+        name = shard_name(step, shard)
+        own = [job for job in jobs if shard_name(step, job.shard) == name]
+        histories[name], part = _review(now, histories.get(name) or ledger.history(name), own)
+        decision += part
+    return histories, decision
+
+
+def shards_in_use(
+    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStage
+) -> tuple[StageShard | None, ...]:
+    """The shards of a stage; the last one is the Job that ends it.
+
+    The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
+    once a document would have two owners.
+    """
+    return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
+
+
+def _review(
+    now: Situation, history: AttemptHistory, jobs: Sequence[ObservedJob]
+) -> tuple[AttemptHistory, PlanPart]:
+    decision = PlanPart()
+    for job in jobs:
+        if job.attempt <= history.counted:
+            if job.state is JobState.ACTIVE:
+                # Only a leader that slept through its successor's attempts can have made it.
+                decision += now.delete(job)
+        elif now.owns(job):
+            history, part = _after_job(now, history, job)
+            decision += part
+        elif job.state is not JobState.ACTIVE:
+            history = history.model_copy(update={"latest": job.attempt, "counted": job.attempt})
+    existing = {job.attempt for job in jobs}
+    if history.latest > history.counted and history.latest not in existing:
+        history = history.after(history.latest, AttemptOutcome.VANISHED)
+    return history, decision
+
+
+def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tuple[AttemptHistory, PlanPart]:
+    if any(pod.node for pod in job.pods):
+        history = history.model_copy(update={"scheduled": job.attempt})
+    outcome = outcome_of(job)
+    if outcome is AttemptOutcome.LATE and history.scheduled != job.attempt:
+        outcome = AttemptOutcome.UNPLACED
+    if outcome is not None:
+        # What the pod that explains the outcome said last.
+        said = (pod.message for pod in job.pods if _outcome_of_pod(pod) is outcome and pod.message)
+        return history.after(job.attempt, outcome, next(said, "")), PlanPart()
+    history = history.model_copy(update={"latest": max(history.latest, job.attempt)})
+    if job.state is not JobState.SUCCEEDED:
+        return history, PlanPart()
+    if job.shard is not None and job.shard.number is not None:
+        done = {"latest": job.attempt, "counted": job.attempt, "done": True}
+        return history.model_copy(update=done), PlanPart()
+    is_late, looked = now.has_waited(f"manifest/{job.uid}", _MANIFEST_DELAY)
+    if is_late:
+        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), looked
+    return history, looked + PlanPart(message=f"{job.name} ended well; waiting for its manifest")

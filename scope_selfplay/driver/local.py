@@ -1,0 +1,44 @@
+"""`scope run`: every stage of every iteration in this process. The same command resumes it."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+
+from scope_selfplay.report.overview import summarise
+from scope_selfplay.run.run import Run
+from scope_selfplay.run.schedule import stages_of
+from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.stages.train import train_challenger, train_solver
+from scope_selfplay.store.card import write_run_card
+from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.folder import Stage
+
+WORK: dict[Stage, Callable[[Run, int], object]] = {
+    Stage.CHALLENGER: train_challenger,
+    Stage.TASKS: make_tasks,
+    Stage.SOLVER: train_solver,
+    Stage.COMPARE: compare,
+}
+"""The work of each stage, for a run and an iteration."""
+
+
+def run_all(run: Run) -> dict[str, object]:
+    """Run what is missing and return the summary, which is also written to `summary.json`."""
+    with closing(run):
+        for iteration, stage in stages_of(run.config):
+            WORK[stage](run, iteration)
+            if stage is Stage.COMPARE and iteration > 0:
+                write_summary(run)
+                reason = run.stop_reason(iteration)
+                if reason is not None:
+                    run.progress.say(reason)
+                    break
+        return write_summary(run)
+
+
+def write_summary(run: Run) -> dict[str, object]:
+    summary = summarise(run)
+    write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
+    write_run_card(run.folder, run.config.name)
+    return summary

@@ -1,0 +1,203 @@
+"""How far a run's judge can be trusted: canaries (questions with known verdicts) and audits (judgements asked again).
+
+    canaries/01-solver-000.jsonl     what was said to those of one start of a stage, or of one process of it
+    audit/asked.jsonl                every judgement that was asked again, as soon as it is there
+    audit/audit.json                 what follows from them
+
+Both lie beside a run's iterations. They are no records of the corpus: nothing is made from them, no reader of records
+finds them, and the loop reads none.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import StrEnum
+from itertools import count, product
+from pathlib import Path
+
+from scope_selfplay.base.intervals import Estimate, wilson
+from scope_selfplay.base.values import Fault, Value, Verdict
+from scope_selfplay.config.judge import JudgeRole
+from scope_selfplay.store.files import disk_faults, read_records, read_value
+from scope_selfplay.store.folder import RunFolder, Stage
+
+_Z = 2.5758
+
+
+class CanaryKind(StrEnum):
+    """What is judged: something right, something wrong, what says nothing, or a text that speaks to the judge."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    EMPTY = "empty"
+    HOSTILE = "hostile"
+
+
+class CanaryVerdict(Value):
+    """`question` names what was asked (`gate_source`, `grade`, `compare_scores`), `shown` is the text it was about.
+
+    `expected` is the known verdict; of a comparison, that the first one wins. `found` is None without a verdict.
+    """
+
+    iteration: int
+    stage: Stage
+    role: JudgeRole
+    question: str
+    kind: CanaryKind
+    task: str
+    criterion: str = ""
+    shown: str
+    expected: bool
+    found: bool | None
+    verdict: Verdict
+
+    @property
+    def is_right(self) -> bool:
+        return self.found is self.expected
+
+
+def new_log(folder: RunFolder, iteration: int, stage: Stage) -> Path:
+    """An empty file that nobody writes to but the caller."""
+    with disk_faults(folder.canaries):
+        folder.canaries.mkdir(parents=True, exist_ok=True)
+        for number in count():
+            path = folder.canaries / f"{iteration:02d}-{stage}-{number:03d}.jsonl"
+            with suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                return path
+    raise AssertionError("unreachable")
+
+
+def read_canaries(
+    folder: RunFolder, iteration: int | None = None, stage: Stage | None = None
+) -> list[CanaryVerdict]:
+    """All of a run, or those of an iteration and a stage. Raises RecordError for a damaged file."""
+    begins = "*" if iteration is None else f"{iteration:02d}-{stage or '*'}"
+    paths = sorted(folder.canaries.glob(f"{begins}-[0-9]*.jsonl"))
+    return [verdict for path in paths for verdict in read_records(path, CanaryVerdict)]
+
+
+def canary_shares(verdicts: Sequence[CanaryVerdict]) -> dict[str, Estimate]:
+    """The share judged right of those that were read, by role and kind, in the order of both; `items` were asked."""
+    found = {}
+    for role, kind in product(JudgeRole, CanaryKind):
+        own = [each for each in verdicts if each.role is role and each.kind is kind]
+        read = [each.is_right for each in own if each.found is not None]
+        if own:
+            low, high = share_interval(sum(read), len(read)) if read else (None, None)
+            value, unread = sum(read) / max(1, len(read)), len(own) - len(read)
+            note = f"{unread} unread" if unread else ""
+            found[f"canaries judged right: {role}, {kind}"] = Estimate(
+                value=value, low=low, high=high, items=len(own), note=note
+            )
+    return found
+
+
+def share_interval(right: int, asked: int) -> tuple[float, float]:
+    """The 99 % interval of a share."""
+    return wilson(right / asked, asked, _Z)
+
+
+def canary_words(verdicts: Sequence[CanaryVerdict]) -> str:
+    """`118 of 120 right (gates 40/40, grade 78/80)`; "" without any."""
+    by_role = {role: [each.is_right for each in verdicts if each.role is role] for role in JudgeRole}
+    shares = ", ".join(f"{role.value} {sum(own)}/{len(own)}" for role, own in by_role.items() if own)
+    right = sum(each.is_right for each in verdicts)
+    return f"{right} of {len(verdicts)} right ({shares})" if verdicts else ""
+
+
+class AuditWay(StrEnum):
+    """How a judgement is asked again; in every way but the last two by the same judge, with draws of its own."""
+
+    AGAIN = "again"
+    SWAPPED = "swapped"
+    """The two answers in the other order."""
+    LONGER = "longer"
+    """The answer, or one of two, with sentences behind it that say nothing."""
+    REWORDED = "reworded"
+    """By the prompts of a second pack."""
+    ELSEWHERE = "elsewhere"
+    """By the judge of another endpoint."""
+
+
+class JudgementKind(StrEnum):
+    GATE = "gate"
+    GRADE = "grade"
+    COMPARISON = "comparison"
+
+
+class AskedAgain(Value):
+    """One judgement, then and now: 1 for yes, or for the first of two answers in the order of then; 0.5 is a tie.
+
+    `by` is the judge that was asked now. `about` is the gate, the kind of the criterion, or the style of a comparison.
+    `padded_first` says which of two answers was made longer. `now` is None where the fault says why.
+    """
+
+    id: str
+    way: AuditWay
+    kind: JudgementKind
+    by: str
+    iteration: int
+    stage: Stage
+    task_id: str
+    about: str
+    shown: str
+    then: float
+    now: float | None
+    padded_first: bool = False
+    then_reasoning: str = ""
+    now_reasoning: str = ""
+    fault: Fault | None = None
+    attempts: int = 1
+    cached: bool = False
+
+
+class AgainAgreement(Value):
+    """Of the judgements of one kind that were asked again in one way: those that were read, and those that agree."""
+
+    way: AuditWay
+    kind: JudgementKind
+    asked: int
+    read: int
+    agreed: Estimate | None
+    kappa: float | None
+
+
+class Drift(Value):
+    """The share met of the same answers, then and now: of an iteration, or of a kind of criterion."""
+
+    name: str
+    then: float
+    now: float
+    change: Estimate
+
+
+class AuditReport(Value):
+    """`iteration` is the newest one that was looked at; what could not be measured is None.
+
+    Intervals are over tasks and hold 99 %; `items` are judgements.
+    """
+
+    iteration: int
+    judge: str
+    calls: int
+    agreement: tuple[AgainAgreement, ...]
+    agreed: Estimate | None
+    """Over all kinds, asked again as they were."""
+    reworded: Estimate | None
+    position: Estimate | None
+    """How much more often the answer that is shown first wins: 1 where the place decides every pair."""
+    length: Estimate | None
+    """What words that say nothing add to a verdict: 1 where they turn every no into a yes."""
+    unread: Estimate | None
+    drift: tuple[Drift, ...]
+
+
+def read_audit(folder: RunFolder) -> AuditReport | None:
+    """None where the judge has not been audited. Raises RecordError for a damaged file."""
+    advice = f"run `scope judge audit {folder.path}` again"
+    return read_value(folder.audit / "audit.json", AuditReport, advice)
+
+
+def read_asked(folder: RunFolder) -> list[AskedAgain]:
+    """Raises RecordError for a damaged line."""
+    return read_records(folder.audit / "asked.jsonl", AskedAgain)

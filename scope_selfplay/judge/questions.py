@@ -1,0 +1,275 @@
+"""What a model judge is asked: each role's prompt from the pack, every untrusted slot in a fence. Pure.
+
+What differs comes last in a prompt (task, then answer, then criterion; the pack sees to it), and the request for
+a single token comes last of all, so that prompts share the longest beginnings.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from scope_selfplay.base.gates import GATES, Gate
+from scope_selfplay.base.text import FAMILIES, ControlTags
+from scope_selfplay.base.values import Criterion, Document, Rollout, Rubric, Task
+from scope_selfplay.config.judge import JudgeConfig, JudgeRole
+from scope_selfplay.judge.fences import Fencer, View, shown
+from scope_selfplay.judge.protocol import (
+    DIMENSIONS,
+    PREFERENCES,
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.judge.replies import (
+    parse_correctness,
+    parse_match,
+    parse_preference,
+    parse_rating,
+    parse_rubric,
+    parse_score,
+    parse_two_scores,
+    parse_unmet,
+    parse_winners,
+)
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import POLICY_ROLES, PromptRole
+from scope_selfplay.rewards.equations import priority_weight
+
+T = TypeVar("T")
+_LEAST_CHARACTERS = 125
+"""A text that is cut shorter than this can hardly be judged."""
+Reader = Callable[[str], T | None]
+
+SCORES = {"1": True, "0": False}
+"""What a gate or a grade may be as one token."""
+_ANSWERED_BY = {
+    "gate": JudgeRole.GATES,
+    "rubric": JudgeRole.RUBRIC,
+    "grade": JudgeRole.GRADE,
+    **dict.fromkeys(("compare", "select", "score"), JudgeRole.COMPARE),
+}
+ROLE_OF_PROMPT = {
+    role: _ANSWERED_BY[role.partition("_")[0]] for role in PromptRole if role not in POLICY_ROLES
+}
+"""Every judge role of a pack and who answers it."""
+
+
+class _Form(NamedTuple):
+    """How a verdict is read that is written; where the config wants few tokens, the request for them, and the one
+    token that may come back, or the pattern of a short reply.
+    """
+
+    read: Reader[Any]
+    request: str = ""
+    choices: Mapping[str, Any] = {}
+    pattern: str = ""
+
+
+_TENTH = r"(10|[0-9](\.[0-9])?)"
+_ONE_SCORE = _Form(
+    parse_score,
+    "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
+    choices=SCORES,
+)
+_PREFERENCE = _Form(
+    parse_preference,
+    "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie.",
+    choices=PREFERENCES,
+)
+_RATING = _Form(
+    parse_rating,
+    "Answer at once with the JSON object and nothing before it.",
+    pattern='\\{"score": ' + _TENTH + "\\}",
+)
+_FORMS = {
+    **{PromptRole.of_gate(gate): _ONE_SCORE for gate in Gate},
+    PromptRole.GRADE: _ONE_SCORE,
+    PromptRole.COMPARE_SCORES: _Form(
+        parse_two_scores,
+        "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
+        pattern=f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
+    ),
+    PromptRole.COMPARE_PREFERENCE: _PREFERENCE,
+    PromptRole.COMPARE_ANSWERS: _PREFERENCE,
+    PromptRole.SCORE_IMPLICIT: _RATING,
+    PromptRole.SCORE_EXPLICIT: _RATING,
+    PromptRole.SCORE_ANSWER: _RATING,
+    PromptRole.SCORE_CORRECTNESS: _Form(parse_correctness),
+    PromptRole.SCORE_PROOF: _Form(parse_correctness),
+    PromptRole.SCORE_REFERENCE: _Form(parse_match),
+}
+"""Of the roles whose replies are read alike whatever is asked; rubrics and selections are read by their questions."""
+
+
+class JudgePrompt(NamedTuple, Generic[T]):
+    """A rendered prompt, and how its completion is read: None for what cannot be read.
+
+    `choices`: the one token that may come back. `pattern`: what a short reply matches. A written verdict has neither.
+    """
+
+    prompt: str
+    read: Reader[T]
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class JudgePrompts:
+    """Makes a run's prompts from a pack, as the config says.
+
+    `key` is the secret of the run's fences (`fence_key`), `tags` what its judge takes for control.
+    """
+
+    def __init__(self, pack: Pack, config: JudgeConfig, *, key: bytes, tags: ControlTags = FAMILIES) -> None:
+        self._made_of = (pack, config, key, tags)
+        self._pack = pack
+        self._fencer = Fencer(key, limit=config.max_chars, truncation=config.truncation, tags=tags)
+        self._budget = config.max_chars
+        self._half: JudgePrompts | None = None
+        self._single_token = config.verdict == "token"
+        self._native_thinking = {role for role in JudgeRole if config.endpoint_of(role).native_thinking}
+
+    def halved(self) -> "JudgePrompts | None":
+        """The same prompts with half the room for texts; None where too little would be left."""
+        if self._budget < 2 * _LEAST_CHARACTERS:
+            return None
+        if self._half is None:
+            pack, config, key, tags = self._made_of
+            half = config.model_copy(update={"max_chars": self._budget // 2})
+            self._half = JudgePrompts(pack, half, key=key, tags=tags)
+        return self._half
+
+    def render(self, question: Question[Any]) -> JudgePrompt[Any]:
+        """Raises ValueError for a question that lacks what its prompt shows."""
+        slots = {"task": self._fencer.fence("task", question.task.text)} | self._slots(question)
+        prompt = self._pack.render(question.role, **slots)
+        match question:
+            case RubricQuestion(task, documents=documents):
+                return JudgePrompt(prompt, partial(_read_rubric if documents else _read_dimensions, task.id))
+            case SelectQuestion(winners=winners):
+                labels, _ = self._candidates(question.candidates, View.ANSWER)
+                return JudgePrompt(prompt, partial(parse_winners, labels=labels, winners=winners))
+        form = _FORMS[question.role]
+        if not (self._single_token and form.request):
+            return JudgePrompt(prompt, form.read)
+        read = partial(_one_of, form.choices) if form.choices else form.read
+        return JudgePrompt(f"{prompt.rstrip()}\n\n{form.request}", read, tuple(form.choices), form.pattern)
+
+    def _slots(self, question: Question[Any]) -> dict[str, Any]:
+        """What a prompt shows beside its task."""
+        native = ROLE_OF_PROMPT[question.role] in self._native_thinking
+        match question:
+            case GateQuestion(task, gate=gate, document=document):
+                if "document" not in GATES[gate].shows:
+                    return {"native_thinking": native}
+                if document is None:
+                    raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
+                return {"document": self._document(document, 1), "native_thinking": native}
+            case GradeQuestion(criterion=criterion, answer=answer):
+                fence = self._fencer.fence
+                slots = {"answer": fence("answer", answer), "criterion": fence("criterion", criterion.text)}
+                return {**slots, "native_thinking": native}
+            case RubricQuestion(documents=[]):
+                return {}
+            case RubricQuestion(task, documents=documents):
+                found = "\n\n".join(self._document(document, len(documents)) for document in documents)
+                return {"task_type": task.type.replace("_", " "), "documents": found}
+            case PairQuestion():
+                return self._pair(question, native)
+            case SelectQuestion(rubric=rubric, candidates=candidates, winners=winners):
+                blocks = "\n\n".join(self._candidates(candidates, View.ANSWER)[1])
+                return {"rubric": self._rubric(rubric), "candidates": blocks, "winners": winners}
+            case ScoreQuestion():
+                return self._scored(question)
+        raise TypeError(f"no prompt asks a {type(question).__name__}")
+
+    def _pair(self, question: PairQuestion, native: bool) -> dict[str, Any]:
+        style, rubric = question.style, question.rubric
+        if isinstance(rubric, Criterion) and style is not Style.ANSWERS:
+            raise ValueError(f"a comparison of the style {style} is not by one criterion")
+        labels, blocks = self._candidates((question.first, question.second), style.view)
+        slots: dict[str, Any] = dict(zip(("first", "second"), blocks, strict=True))
+        slots |= zip(("first_label", "second_label"), labels, strict=True)
+        if style is Style.PREFERENCE:
+            return {**slots, "reference": self._reference(question.task)}
+        alone, whole = (rubric, None) if isinstance(rubric, Criterion) else (None, rubric)
+        slots["rubric"] = self._rubric(whole)
+        if style is Style.ANSWERS:
+            return {**slots, "criterion": None if alone is None else self._criterion(alone)}
+        return {**slots, "native_thinking": native, "results": style.view is View.TRACE}
+
+    def _scored(self, question: ScoreQuestion) -> dict[str, Any]:
+        scale, rubric = question.scale, question.rubric
+        if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
+            raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
+        reference = self._reference(question.task)
+        if scale.of_trace:
+            _, (trace,) = self._candidates((question.rollout,), scale.view)
+            return {"trace": trace, "reference": reference}
+        slots = {"answer": self._fencer.fence(*shown(question.rollout, scale.view).parts[-1])}
+        if isinstance(rubric, Criterion):
+            return {**slots, "criterion": self._criterion(rubric)}
+        match scale:
+            case Scale.REFERENCE:
+                return {**slots, "reference": reference or ""}
+            case Scale.IMPLICIT:
+                return {**slots, "rubric": self._rubric(rubric)}
+        return {**slots}
+
+    def _candidates(self, rollouts: Sequence[Rollout], view: View) -> tuple[list[str], list[str]]:
+        """Their labels, and each in a fence with its label; they share the room."""
+        seen = [shown(rollout, view) for rollout in rollouts]
+        labels: list[str] = []
+        for each in seen:
+            labels.append(self._fencer.label(each.text, taken=labels))
+        limit = self._budget // max(1, len(seen))
+        pairs = zip(labels, seen, strict=True)
+        return labels, [self._fencer.candidate(label, each.parts, limit=limit) for label, each in pairs]
+
+    def _document(self, document: Document, among: int) -> str:
+        text = f"{document.title}\n{document.text}" if document.title else document.text
+        return self._fencer.fence("document", text, limit=self._budget // among)
+
+    def _rubric(self, rubric: Rubric | None) -> str | None:
+        if rubric is None or not rubric.criteria:
+            return None
+        lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
+        return self._fencer.fence("rubric", "\n".join(lines))
+
+    def _criterion(self, criterion: Criterion) -> str:
+        return self._fencer.fence("criterion", _listed(criterion))
+
+    def _reference(self, task: Task) -> str | None:
+        return None if task.reference is None else self._fencer.fence("reference", task.reference)
+
+
+def _one_of(choices: Mapping[str, T], completion: str) -> T | None:
+    return choices.get(completion.strip())
+
+
+def _read_rubric(task_id: str, completion: str) -> Rubric | None:
+    criteria = parse_rubric(completion)
+    if criteria is None:
+        return None
+    return Rubric(task_id=task_id, criteria=tuple(criteria), unmet=parse_unmet(completion))
+
+
+def _read_dimensions(task_id: str, completion: str) -> Rubric | None:
+    """A rubric from the query alone, weighted by importance."""
+    least, most = DIMENSIONS
+    criteria = parse_rubric(completion, least=least, most=most)
+    if criteria is None:
+        return None
+    weighted = (each.model_copy(update={"weight": priority_weight(each.priority)}) for each in criteria)
+    return Rubric(task_id=task_id, criteria=tuple(weighted))
+
+
+def _listed(criterion: Criterion) -> str:
+    """`text | dimension | importance | title`, on one line."""
+    fields = (criterion.text, criterion.dimension, criterion.priority.value, criterion.title)
+    return " | ".join(" ".join(field.split()) for field in fields if field)

@@ -1,0 +1,1 @@
+"""HTTP, spoken one way: clients that retry, what is served, files that are fetched."""

@@ -1,0 +1,142 @@
+"""`scope doctor`: what this machine has, what that is enough for, and how to get what is missing.
+
+`scope k8s doctor` shows findings of the same kind about a cluster.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from scope_selfplay.base.errors import Finding, State, passed
+from scope_selfplay.base.terminal import show_findings
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A use of scope, and the names of the findings that must be ok for it."""
+
+    what: str
+    command: str
+    needs: tuple[str, ...]
+
+
+_RUN = ("Python", "torch", "trl", "memory", "disk")
+CAPABILITIES = (
+    Capability("the embedded run", "scope run", (*_RUN, "bm25s", "embedded policy")),
+    Capability("a run on maths problems", "scope math new FOLDER", (*_RUN, "math-verify")),
+    Capability("training on a GPU", "scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
+    Capability("a run on a cluster", "scope k8s render", ("Python", "kubectl", "kubernetes")),
+    Capability("serving a BM25 index", "scope serve-retriever", ("Python", "bm25s", "uvicorn")),
+    Capability(
+        "serving a dense index",
+        "scope serve-retriever",
+        ("Python", "bm25s", "uvicorn", "faiss-cpu", "onnxruntime"),
+    ),
+)
+_PACKAGES = (
+    ("torch", "trains on the CPU", "train"),
+    ("trl", "trains on the CPU", "train"),
+    ("math-verify", "rewards mathematical answers", "math"),
+    ("bm25s", "searches without a server", "retrieval"),
+    ("faiss-cpu", "searches dense indexes", "retrieval"),
+    ("onnxruntime", "encodes for dense indexes", "retrieval"),
+    ("uvicorn", "serves indexes and `scope view`", "retrieval,view"),
+    ("kubernetes", "runs and checks on a cluster", "k8s"),
+    ("vllm", "serves paper-scale policies", "gpu"),
+)
+"""Package, what it is for, and the extras of scope-selfplay that bring it."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what this machine can run, and how to get what is missing."""
+    parts = examine()
+    capabilities = verdicts(parts)
+    if as_json:
+        click.echo(json.dumps([vars(finding) for finding in (*parts, *capabilities)], indent=1))
+        return
+    show_findings(parts)
+    click.echo("\nWhat this machine can do")
+    show_findings(capabilities)
+
+
+def verdicts(parts: Sequence[Finding]) -> list[Finding]:
+    """Every capability with whether this machine has it, by the findings of `examine`."""
+    by_name = {part.where: part for part in parts}
+    found = []
+    for capability in CAPABILITIES:
+        lacking = [by_name[name] for name in capability.needs if by_name[name].state is not State.OK]
+        verdict = f"lacks {', '.join(part.where for part in lacking)}"
+        if not lacking:
+            verdict = f"can be done here: {capability.command}"
+        advice = "; ".join(dict.fromkeys(part.advice for part in lacking))
+        found.append(Finding(capability.what, verdict, passed(not lacking), advice))
+    return found
+
+
+def examine() -> list[Finding]:
+    """Every part with what was found; looks only, changes nothing, loads nothing heavy."""
+    python, kubectl = platform.python_version(), shutil.which("kubectl")
+    weights = Path(__file__).parents[1] / "embedded" / "policy" / "model.safetensors"
+    size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "missing"
+    driver = Path("/proc/driver/nvidia/version")
+    gpu = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    disk = shutil.disk_usage(Path.cwd()).free / 2**30
+    return [
+        Finding("Python", python, passed(sys.version_info >= (3, 11)), "install Python 3.11 or newer"),
+        *(_package(name, use, extras) for name, use, extras in _PACKAGES),
+        Finding(
+            "embedded policy",
+            size,
+            passed(weights.exists()),
+            "install the package again, or `make warm-start`",
+        ),
+        Finding(
+            "GPU",
+            gpu,
+            passed(driver.exists()),
+            "use a machine with an NVIDIA driver; the embedded run needs none",
+        ),
+        _cuda(),
+        Finding(
+            "kubectl",
+            kubectl or "not found",
+            passed(bool(kubectl)),
+            "install kubectl; needed to run on a cluster only",
+        ),
+        Finding("memory", f"{memory:.0f} GiB", passed(memory >= 4), "the embedded run needs 4 GiB"),
+        Finding(
+            "disk", f"{disk:.0f} GiB free here", passed(disk >= 1), "the embedded run writes about 200 MiB"
+        ),
+    ]
+
+
+def _package(name: str, use: str, extras: str) -> Finding:
+    try:
+        return Finding(name, f"{importlib.metadata.version(name)}, {use}", State.OK)
+    except importlib.metadata.PackageNotFoundError:
+        where = "on a GPU machine: " if extras == "gpu" else ""
+        return Finding(
+            name, f"not installed ({use})", State.WARNING, f"{where}pip install 'scope-selfplay[{extras}]'"
+        )
+
+
+def _cuda() -> Finding:
+    """By the version's suffix: asking torch itself takes seconds."""
+    what = "CUDA in torch"
+    advice = "on a GPU machine: install torch without constraints.txt, which pins the CPU's"
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(what, "torch is not installed", State.WARNING, advice)
+    return Finding(what, version, passed(not version.endswith("+cpu")), advice)

@@ -1,0 +1,305 @@
+"""All lines of the preflight table for one run, here or, as far as that is known, on a cluster."""
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from scope_selfplay.base.errors import ConfigError, Finding, OutsideError, ScopeError, State, raise_for_stops
+from scope_selfplay.base.gates import DEFAULT_GATES
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Document, Role
+from scope_selfplay.config.base import ServedConfig
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.run import CorpusConfig, RunConfig
+from scope_selfplay.corpus.survey import survey
+from scope_selfplay.corpus.world import HELD_OUT, read_article
+from scope_selfplay.judge.endpoint import ask_endpoints
+from scope_selfplay.net.loops import at_once
+from scope_selfplay.plan.load import ResourcePlan, make_plan
+from scope_selfplay.plan.size import Assumptions
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.run.begin import LONGEST_CHUNK
+from scope_selfplay.run.engines import ask_replicas, partner_of
+from scope_selfplay.run.schedule import stages_of
+from scope_selfplay.search.searcher import ask_retriever
+from scope_selfplay.store.folder import Stage
+
+
+def check_estimate(config: RunConfig, gates: int, root: Path | None) -> list[Finding]:
+    """Disk below `root`, where that is here; calls and hours."""
+    try:
+        plan = make_plan(config, gates=gates, assumptions=Assumptions())
+    except ConfigError as error:
+        return [Finding("calls and time", f"not known ({error})", State.WARNING, "see `scope plan`")]
+    return [*([_disk(plan, root)] if root is not None else []), _calls(plan)]
+
+
+def _disk(plan: ResourcePlan, root: Path) -> Finding:
+    place = next(path for path in (root, *root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free / 2**30
+    needed, there = (f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" for gib in (plan.volume_gib, free))
+    advice = "make room, give another --root, or raise save_every; `scope plan` shows it by stage"
+    state = State.OK if free >= plan.volume_gib else State.WARNING
+    found = f"{needed} at most, {there} free in {place}"
+    return Finding(
+        "disk", found, state, "" if state is State.OK else advice, is_outside=state is not State.OK
+    )
+
+
+def _calls(plan: ResourcePlan) -> Finding:
+    stages = (*plan.once, *plan.stages)
+    rollouts = sum(stage.times * (stage.challenger_rollouts + stage.solver_rollouts) for stage in stages)
+    calls = sum(stage.times * stage.judge_calls for stage in stages)
+    found = f"about {rollouts:,} rollouts and {calls:,} judge calls"
+    if not plan.is_small:
+        found += f", {plan.gpu_hours:,.0f} GPU hours of an H100 (nothing of it was measured)"
+    return Finding("calls and time", found, State.OK)
+
+
+WHAT = "documents"
+
+
+@dataclass(frozen=True)
+class DocumentNeed:
+    """`count`: for its target if every document gives a task. Below `least` the stage ends in an error."""
+
+    iteration: int
+    stage: Stage
+    count: int
+    least: int
+    setting: str
+
+    @property
+    def name(self) -> str:
+        if self.iteration == 0:
+            return "held-out tasks"
+        verb = "train the Challenger" if self.stage is Stage.CHALLENGER else "make tasks"
+        return f"iteration {self.iteration} {verb}"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How many documents there are; `held_out` is None where held-out tasks are written from the others."""
+
+    documents: int
+    held_out: int | None = None
+
+
+def document_needs(config: RunConfig) -> list[DocumentNeed]:
+    """In the order in which stages take them."""
+    needs, challenger = [], config.challenger
+    for iteration, stage in stages_of(config):
+        if stage is Stage.CHALLENGER:
+            count, setting = challenger.steps * challenger.batch, "challenger.steps x challenger.batch"
+            needs.append(DocumentNeed(iteration, stage, count, count, setting))
+        elif stage is Stage.TASKS and iteration > 0:
+            target = config.tasks.target
+            needs.append(DocumentNeed(iteration, stage, target, config.solver.batch, "tasks.target"))
+        elif stage is Stage.TASKS and config.held_out is None:
+            needs.append(DocumentNeed(0, stage, config.compare.tasks, 1, "compare.tasks"))
+    return needs
+
+
+def check_documents(config: RunConfig, pool: Pool) -> Finding:
+    """Stops a run that runs out even if every document gives a task; warns of one that probably will."""
+    needs, assumed = document_needs(config), Assumptions()
+    if not needs:
+        return Finding(WHAT, f"{pool.documents:,}, and no stage writes tasks from them", State.OK)
+    listed = ", ".join(f"{need.name} {need.count:,}" for need in needs)
+    shown = f"{pool.documents:,}"
+    shown += f" and {pool.held_out:,} for held-out tasks" if pool.held_out is not None else ""
+    short = _first_shortage([(need, need.count, need.least) for need in needs], pool)
+    if short is not None:
+        need, least, left = short
+        found = f"{shown}; {need.name} needs {least:,} and would find {left:,} (needed: {listed})"
+        return Finding(WHAT, found, State.STOP, _advice(needs, pool))
+    expected = []
+    for need in needs:
+        share = assumed.acceptance if need.iteration else assumed.gates_passed
+        count = need.count if need.stage is Stage.CHALLENGER else math.ceil(need.count / share)
+        expected.append((need, count, count))
+    short = _first_shortage(expected, pool)
+    if short is not None:
+        need, count, left = short
+        share = assumed.acceptance if need.iteration else assumed.gates_passed
+        may = f"{need.name} may use {count:,} (if {share:.0%} of its tasks are kept)"
+        found = f"{shown}; {may} and would find {left:,} (needed: {listed})"
+        return Finding(WHAT, found, State.WARNING, f"{_advice(needs, pool)}; or go on with fewer tasks")
+    total = sum(need.count for need in needs)
+    return Finding(WHAT, f"{shown}; {total:,} needed if every one gives a task ({listed})", State.OK)
+
+
+def _first_shortage(
+    needs: Sequence[tuple[DocumentNeed, int, int]], pool: Pool
+) -> tuple[DocumentNeed, int, int] | None:
+    """Of needs with what they take and the least that will do: the first for which less is left, and how much is."""
+    left = {True: pool.held_out or 0, False: pool.documents}
+    for need, count, least in needs:
+        own = need.iteration == 0 and pool.held_out is not None
+        if left[own] < least:
+            return need, least, left[own]
+        left[own] -= min(left[own], count)
+    return None
+
+
+def _advice(needs: Sequence[DocumentNeed], pool: Pool) -> str:
+    taken = [need for need in needs if need.iteration > 0 or pool.held_out is None]
+    missing = sum(need.count for need in taken) - pool.documents
+    settings = ", ".join(dict.fromkeys(need.setting for need in taken))
+    more = f"add {missing:,} documents or more" if missing > 0 else "add documents"
+    return f"{more}, or lower {settings} or iterations"
+
+
+_ASKED = 8
+"""Documents that a retriever is asked for."""
+_READ_BY_RULE = 50
+"""Documents that the embedded judge is tried on."""
+
+
+def check_servers(config: RunConfig, documents: Sequence[Document]) -> Iterator[Finding]:
+    """Retriever, judge and partners; nothing for what runs in this process and needs nobody."""
+    if config.search.url is not None and documents:
+        yield _answered("retriever", partial(_retriever, config, documents))
+    yield _answered("judge", partial(_judge, "judge", config.judge, documents))
+    if config.judge.evaluate:
+        yield _answered(
+            "deciding judge", lambda: _judge("deciding judge", config.judge.deciding[0], documents)
+        )
+    for role in Role:
+        partner = partner_of(config, role)
+        if partner is not None:
+            yield _answered(f"partner {role.value}", partial(_partner, role, partner))
+
+
+def _answered(what: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except ScopeError as error:
+        return Finding(what, str(error), State.STOP, is_outside=isinstance(error, OutsideError))
+
+
+def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
+    """An index of other passages finds nothing of what tasks are about; more passages than the run's are fine."""
+    found = at_once(ask_retriever(config.search, documents, _ASKED))
+    there = f"{config.search.url} answers with {found.record.rows:,} passages"
+    if found.is_same:
+        return Finding("retriever", f"{there}, those of the run's {len(documents):,} documents", State.OK)
+    there += f"; {found.found} of {found.asked} of the run's {len(documents):,} documents were found by their own text"
+    if found.found == found.asked:
+        return Finding("retriever", there, State.OK)
+    command = "build CONFIG INDEX" if config.search.engine.name == "scope" else "documents CONFIG LINES"
+    advice = f"index the documents as the run cuts them: `scope index {command}`"
+    return Finding("retriever", there, State.WARNING if found.found else State.STOP, advice)
+
+
+def _judge(what: str, settings: JudgeConfig, documents: Sequence[Document]) -> Finding:
+    match settings.kind:
+        case "model":
+            models = at_once(ask_endpoints(settings))
+            return Finding(what, f"{', '.join(models)} answers", State.OK)
+        case "lexical" if documents and not any(
+            read_article(document.text) for document in documents[:_READ_BY_RULE]
+        ):
+            found = "kind lexical, which reads the embedded world's articles and none of these documents"
+            advice = "set judge.kind=model and judge.endpoint.base_url (to rehearse: `scope serve-judge --rehearsal`)"
+            return Finding(what, found, State.STOP, advice)
+    return Finding(what, f"kind {settings.kind}, in this process", State.OK)
+
+
+def _partner(role: Role, partner: ServedConfig) -> Finding:
+    served, *others = ask_replicas(f"partners.{role.value}", partner)
+    replicas = f", and {len(others)} more" if others else ""
+    return Finding(f"partner {role.value}", f"{served.model} answers{replicas}", State.OK)
+
+
+_SMALL_CHUNK = 128
+"""Tokens of text in which few documents say anything whole."""
+
+
+def examine(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path) -> list[Finding]:
+    """`documents` are those that the run begins with, cut to size."""
+    gates = pack.domain.gates if config.judge.gates is None else config.judge.gates
+    return [
+        *_files(config, pack),
+        *([check_documents(config, pool_of(documents))] if documents else []),
+        *budgets(config),
+        *check_servers(config, documents),
+        *check_estimate(config, len(gates), root),
+    ]
+
+
+def examine_before_begin(
+    config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path, progress: Progress
+) -> None:
+    """For a run that is about to begin: says what is worth knowing. Raises ConfigError or OutsideError for a stop."""
+    checks = examine(config, pack, documents, root)
+    raise_for_stops(checks)
+    for check in checks:
+        if check.state is State.WARNING:
+            progress.say(f"WARNING: {check}")
+        elif check.where in ("files", WHAT, "calls and time"):
+            progress.say(str(check))
+
+
+def examine_for_cluster(config: RunConfig) -> list[Finding]:
+    """What is known of a cluster's run from elsewhere, without its documents, model and servers."""
+    corpus, checks = config.corpus, [check for check in budgets(config) if check.state is not State.OK]
+    if corpus.path == "embedded":
+        checks.append(check_documents(config, embedded_pool(corpus)))
+    elif corpus.path != "none":
+        total = sum(need.count for need in document_needs(config))
+        found = f"{total:,} are needed if every one gives a task; {corpus.path} is on the run's volume and not counted"
+        checks.append(Finding(WHAT, found, State.OK))
+    gates = DEFAULT_GATES if config.judge.gates is None else config.judge.gates
+    return [*checks, *check_estimate(config, len(gates), None)]
+
+
+def embedded_pool(corpus: CorpusConfig) -> Pool:
+    return Pool(corpus.embedded_articles, corpus.embedded_held_out)
+
+
+def pool_of(documents: Sequence[Document]) -> Pool:
+    held_out = sum(document.source == HELD_OUT for document in documents)
+    return Pool(len(documents) - held_out, held_out or None)
+
+
+def budgets(config: RunConfig) -> Iterator[Finding]:
+    """Tokens of prompt, response and context against each other."""
+    room = config.model.max_length
+    for role, settings in (("challenger", config.challenger), ("solver", config.solver)):
+        wanted = settings.max_prompt + settings.max_response
+        found = (
+            f"prompt {settings.max_prompt:,} + response {settings.max_response:,} tokens, context {room:,}"
+        )
+        if wanted <= room:
+            yield Finding(f"{role} budget", found, State.OK)
+            continue
+        cut = f"{found}: a rollout ends after {room - settings.max_prompt:,} tokens of its response"
+        advice = f"raise model.max_length to {wanted:,}, or lower {role}.max_response"
+        yield Finding(f"{role} budget", cut, State.WARNING, advice)
+    tools, turns = config.search.max_tokens, config.solver.max_search_turns
+    if turns and tools >= config.solver.max_response:
+        found = (
+            f"a search result may have {tools:,} tokens, a Solver's response {config.solver.max_response:,}"
+        )
+        advice = "lower search.max_tokens or raise solver.max_response"
+        yield Finding("search budget", found, State.WARNING, advice)
+    chunk = config.corpus.chunk_tokens
+    if chunk is not None and chunk < min(_SMALL_CHUNK, LONGEST_CHUNK):
+        found = f"documents are cut to {chunk} tokens, title included"
+        advice = "raise corpus.chunk_tokens, and challenger.max_prompt with it"
+        yield Finding("chunks", found, State.WARNING, advice)
+
+
+def _files(config: RunConfig, pack: Pack) -> Iterator[Finding]:
+    """What of a folder is read and what is not."""
+    path = Path(config.corpus.path)
+    if config.corpus.path in ("embedded", "none") or not path.is_dir():
+        return
+    found = survey(path, config.corpus.reader or pack.domain.corpus_reader)
+    advice = "convert or move what should be read; `scope documents PATH --json` shows what is"
+    left = bool(found.skipped)
+    yield Finding("files", str(found), State.WARNING if left else State.OK, advice if left else "")

@@ -1,0 +1,493 @@
+"""An audit of a run's judge: judgements that the run has paid for are asked again, in several ways, and compared.
+
+What is sampled follows from the run's seed alone: every iteration gives equally many judgements, as far as it has them,
+and an audit that goes on, or one of more calls, asks again what another one asked. Answers are kept as they come.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_selfplay.base.errors import ConfigError, RecordError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
+from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import (
+    Candidate,
+    Comparison,
+    Fault,
+    Outcome,
+    Rollout,
+    Verdict,
+    content_id,
+    rng_from,
+    seed_from,
+)
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.designs.design import ComparisonDesign
+from scope_selfplay.designs.step import open_design
+from scope_selfplay.evaluation.evaluate import complete
+from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
+from scope_selfplay.judge.checks import (
+    AgainAgreement,
+    AskedAgain,
+    AuditReport,
+    AuditWay,
+    Drift,
+    JudgementKind,
+    read_asked,
+)
+from scope_selfplay.judge.model import open_model_judge
+from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Judge, PairQuestion, Question, Style
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.run.begin import with_judge_prompts
+from scope_selfplay.run.run import Run
+from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import Appender, disk_faults, write_atomic
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.reader import RunReader
+
+_PAID = "v.value IS NOT NULL AND v.attempts > 0"
+_UNITS = {
+    JudgementKind.GATE: " UNION ALL ".join(
+        f"SELECT iteration, stage, id AS one, '{gate}' AS other, gates.{gate} AS v FROM candidates"
+        for gate in Gate
+    ),
+    JudgementKind.GRADE: "SELECT iteration, stage, rollout_id AS one, "
+    "unnest(range(len(verdicts)))::VARCHAR AS other, unnest(verdicts) AS v FROM grades",
+    JudgementKind.COMPARISON: "SELECT iteration, stage, first_id AS one, second_id AS other, verdict AS v "
+    "FROM comparisons WHERE outcome IS NOT NULL AND repeat = 0",
+}
+"""Where judgements of each kind are: `one` and `other` name the candidate and gate, answer and criterion, or pair."""
+WAYS_OF = {
+    JudgementKind.GATE: (AuditWay.AGAIN, AuditWay.REWORDED, AuditWay.ELSEWHERE),
+    JudgementKind.GRADE: (AuditWay.AGAIN, AuditWay.LONGER, AuditWay.REWORDED, AuditWay.ELSEWHERE),
+    JudgementKind.COMPARISON: tuple(AuditWay),
+}
+"""In which ways a judgement of each kind can be asked again."""
+_OWN = (AuditWay.AGAIN, AuditWay.SWAPPED, AuditWay.LONGER)
+"""The ways in which the judge of the run itself is asked, by its own prompts."""
+_PARTS = {JudgementKind.GRADE: 0.6, JudgementKind.GATE: 0.2, JudgementKind.COMPARISON: 0.2}
+"""How the calls of one way are shared."""
+REWORDED = "reworded"
+"""The shipped pack whose judge prompts say the same as those of `wikipedia` in other words."""
+_PADDING = (
+    "This is all that there is to say about it. Nothing else belongs to this answer. What was said above stands as it "
+    "is. There is no more to add to it here. The answer ends with what has been said."
+)
+_TIMES = 4
+_MOST = 600
+# Five intervals of 95 % that hold all at once are 99 % each, as those of the other signals of health.
+_LOOKS = 5
+_AT_ONCE = 64
+_LOCK_TIMEOUT = 5.0
+
+
+class Judgement(NamedTuple):
+    """A question that was asked, and what is kept of it when it is asked again, so far without an answer of now."""
+
+    question: GateQuestion | GradeQuestion | PairQuestion
+    kept: AskedAgain
+
+
+def audit_judge(
+    path: Path,
+    overrides: Sequence[str],
+    progress: Progress,
+    *,
+    sample: int,
+    pack: str | None = None,
+    other: JudgeConfig | None = None,
+) -> AuditReport:
+    """At most `sample` calls, rewording by `pack` (the shipped one when None), and of an `other` judge, too.
+
+    Goes on where an earlier audit was stopped, and pays for no answer twice. Raises JudgeError, ConfigError.
+    """
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise RecordError(
+            f"{path}: not a run folder (it has no {folder.config.name}); give one that `scope run` made"
+        )
+    run = Run(load_config(folder.config, overrides), folder, load_pack(folder.prompts), progress)
+    if run.config.judge.kind == "verifier":
+        raise ConfigError(
+            "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
+        )
+    judges = _Judges(run, pack, other)
+    with RunReader(path) as reader:
+        pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}
+    planned = _planned(pools, judges.ways, sample)
+    if not planned:
+        raise RecordError(
+            f"{path}: holds no judgement that could be asked again; audit a run that has made tasks or answers"
+        )
+    with disk_faults(folder.audit):
+        folder.audit.mkdir(parents=True, exist_ok=True)
+    lock = folder.audit / ".lock"
+    with folder_lock(folder.audit, lock, work="auditing", say=progress.say, timeout=_LOCK_TIMEOUT):
+        asyncio.run(_ask_all(folder, planned, judges, progress))
+        # One answer of each judge to each question, in an order that no timing changes.
+        found = {(each.id, each.way, each.by): each for each in read_asked(folder)}
+        report = report_of([found[key] for key in sorted(found)], judges.own.identity)
+        write_atomic(folder.audit / "audit.json", report.model_dump_json(indent=1) + "\n")
+    return report
+
+
+def sample_judgements(
+    reader: RunReader, config: RunConfig, kind: JudgementKind, number: int
+) -> list[Judgement]:
+    """At most so many, of those whose task the run has: as many of each iteration, in an order that the seed gives."""
+    rows = reader.sql(
+        f"SELECT iteration, stage, one, other FROM (SELECT iteration, stage, one, other, row_number() OVER "
+        f"(PARTITION BY iteration ORDER BY md5(concat_ws('/', $1, stage, one, other))) AS place "
+        f"FROM ({_UNITS[kind]}) WHERE {_PAID}) ORDER BY place, iteration LIMIT $2",
+        [str(config.seed), number],
+    )
+    match kind:
+        case JudgementKind.GATE:
+            return list(_gates(reader, rows))
+        case JudgementKind.GRADE:
+            return list(_grades(reader, rows))
+        case JudgementKind.COMPARISON:
+            return list(_comparisons(reader, rows, _style_in_training(config)))
+
+
+def _gates(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
+    names = [row["one"] for row in rows]
+    by_id = {made.id: made for made in _records(reader, RecordKind.CANDIDATES, "id", names)}
+    documents = reader.documents({made.provenance.document_id for made in by_id.values()})
+    for row in rows:
+        made, gate = by_id[row["one"]], Gate(row["other"])
+        if made.task is not None:
+            question = GateQuestion(made.task, gate, documents.get(made.provenance.document_id))
+            yield _judgement(row, question, made.gates[gate])
+
+
+def _grades(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
+    names = [row["one"] for row in rows]
+    grades = {each.rollout_id: each for each in _records(reader, RecordKind.GRADES, "rollout_id", names)}
+    rollouts = {each.id: each for each in _records(reader, RecordKind.ROLLOUTS, "id", names)}
+    tasks = _tasks(reader, [each.subject_id for each in rollouts.values()])
+    for row in rows:
+        rollout, number = rollouts.get(row["one"]), int(row["other"])
+        made = tasks.get(rollout.subject_id) if rollout else None
+        criteria = made.rubric.criteria if made and made.rubric else ()
+        if rollout and made and made.task and number < len(criteria) and criteria[number].check is None:
+            question = GradeQuestion(made.task, criteria[number], rollout.answer or "")
+            yield _judgement(row, question, grades[row["one"]].verdicts[number], rollout)
+
+
+def _comparisons(
+    reader: RunReader, rows: Sequence[dict[str, Any]], in_training: Style | None
+) -> Iterator[Judgement]:
+    names = [row[side] for row in rows for side in ("one", "other")]
+    rollouts = {each.id: each for each in _records(reader, RecordKind.ROLLOUTS, "id", names)}
+    met = _records(reader, RecordKind.COMPARISONS, "first_id", [row["one"] for row in rows])
+    compared: dict[tuple[str, str], Comparison] = {(each.first_id, each.second_id): each for each in met}
+    tasks = _tasks(reader, [each.subject_id for each in rollouts.values()])
+    for row in rows:
+        style = Style.SCORES if row["stage"] == Stage.COMPARE else in_training
+        pair = tuple(rollouts[row[side]] for side in ("one", "other") if row[side] in rollouts)
+        made = tasks.get(pair[0].subject_id) if pair else None
+        found = compared[row["one"], row["other"]]
+        if style and len(pair) == 2 and made and made.task and found.outcome:
+            question = PairQuestion(made.task, *pair, style=style, rubric=made.rubric)
+            yield _judgement(row, question, found.verdict, *pair, then=found.outcome.share)
+
+
+def _judgement(
+    row: dict[str, Any],
+    question: GateQuestion | GradeQuestion | PairQuestion,
+    verdict: Verdict,
+    *rollouts: Rollout,
+    then: float | None = None,
+) -> Judgement:
+    """`then` is what was said where it is no yes or no; `rollouts` are those that were judged, in the order shown."""
+    task, criterion = question.task, []
+    match question:
+        case GateQuestion(gate=gate):
+            kind, about = JudgementKind.GATE, gate.value
+        case GradeQuestion(criterion=asked):
+            kind, about = JudgementKind.GRADE, asked.dimension or asked.priority.value
+            criterion = [asked.text]
+        case PairQuestion(style=style):
+            kind, about = JudgementKind.COMPARISON, style.value
+    named = (kind.value, row["iteration"], row["stage"], task.id, *(criterion or [about]))
+    texts = [task.text, *criterion, *(rollout.answer or "" for rollout in rollouts)]
+    kept = AskedAgain(
+        id=content_id(*named, *(rollout.id for rollout in rollouts)),
+        way=AuditWay.AGAIN,
+        kind=kind,
+        by="",
+        iteration=row["iteration"],
+        stage=row["stage"],
+        task_id=task.id,
+        about=about,
+        shown="\n---\n".join(text[:_MOST] for text in texts),
+        then=float(bool(verdict.value)) if then is None else then,
+        now=None,
+        then_reasoning=verdict.reasoning[:_MOST],
+    )
+    return Judgement(question, kept)
+
+
+def _style_in_training(config: RunConfig) -> Style | None:
+    """The style of the Solver's comparisons where the rubric of the task plays no part in them."""
+    design = open_design(config.solver.reward, config.solver, len)
+    style = design.style if isinstance(design, ComparisonDesign) else None
+    return style if style is Style.PREFERENCE else None
+
+
+def _tasks(reader: RunReader, task_ids: Sequence[str]) -> dict[str, Candidate]:
+    """The candidates of tasks; one with a rubric before others."""
+    found = _records(reader, RecordKind.CANDIDATES, "task.id", task_ids)
+    return {
+        made.task.id: made for made in sorted(found, key=lambda each: each.rubric is not None) if made.task
+    }
+
+
+def _records(reader: RunReader, kind: RecordKind, column: str, ids: Sequence[str]) -> list[Any]:
+    wanted = list(dict.fromkeys(ids))
+    marks = ", ".join("?" * len(wanted))
+    return list(reader.records(kind, f"{column} IN ({marks})", wanted)) if wanted else []
+
+
+def _planned(
+    pools: Mapping[JudgementKind, Sequence[Judgement]],
+    ways: Callable[[Judgement], Iterable[AuditWay]],
+    sample: int,
+) -> list[tuple[Judgement, AuditWay]]:
+    """Every way gets as many calls as any other, as far as there are judgements for it."""
+    able = {
+        way: {kind: [each for each in pool if way in ways(each)] for kind, pool in pools.items()}
+        for way in AuditWay
+    }
+    used = [way for way in AuditWay if any(able[way].values())]
+    planned: list[tuple[Judgement, AuditWay]] = []
+    for number, way in enumerate(used):
+        room = (sample - len(planned)) // (len(used) - number)
+        planned += [(judgement, way) for judgement in _shared(able[way], room)]
+    return planned
+
+
+def _shared(pools: dict[JudgementKind, list[Judgement]], room: int) -> list[Judgement]:
+    """At most so many judgements of all kinds by their parts; what one kind lacks goes to the others."""
+    taken: list[Judgement] = []
+    kinds = sorted((kind for kind in pools if pools[kind]), key=lambda kind: len(pools[kind]) / _PARTS[kind])
+    for number, kind in enumerate(kinds):
+        weight = _PARTS[kind] / sum(_PARTS[each] for each in kinds[number:])
+        taken += pools[kind][: round((room - len(taken)) * weight)]
+    return taken
+
+
+class _Judges:
+    """Who is asked in which way; each judge is opened when it is first asked, and answers nothing from a cache."""
+
+    def __init__(self, run: Run, pack: str | None, other: JudgeConfig | None) -> None:
+        self._run, self._other = run, other
+        self._opened: dict[tuple[str, str], Judge] = {}
+        self._second, self._reworded = _rewording(run, pack)
+        self.own = self.of(None, AuditWay.AGAIN)
+
+    def ways(self, judgement: Judgement) -> list[AuditWay]:
+        """Those in which this run's judge can be asked the judgement again."""
+        lacking = {AuditWay.ELSEWHERE} if self._other is None else set()
+        if judgement.question.role not in self._reworded:
+            lacking.add(AuditWay.REWORDED)
+        return [way for way in WAYS_OF[judgement.kept.kind] if way not in lacking]
+
+    def of(self, stage: Stage | None, way: AuditWay) -> Judge:
+        """The one that judges in a stage, or stands in for it in this way."""
+        run, settings = self._run, self._run.config.judge
+        if stage is Stage.COMPARE and settings.evaluate:
+            settings = settings.deciding[0]
+        if way is AuditWay.ELSEWHERE and self._other is not None:
+            settings = self._other
+        pack = self._second if way is AuditWay.REWORDED else run.pack
+        name = (settings.model_dump_json(), pack.hash)
+        if name not in self._opened:
+            if settings.kind == "model":
+                self._opened[name] = open_model_judge(
+                    settings.model_copy(update={"cache": None}),
+                    with_judge_prompts(pack, settings),
+                    seed=seed_from(run.config.seed, "audit"),
+                    folder=run.folder.path,
+                    say=run.progress.say,
+                )
+            else:
+                self._opened[name] = run.open_judge(settings)
+        return self._opened[name]
+
+
+def _rewording(run: Run, name: str | None) -> tuple[Pack, frozenset[PromptRole]]:
+    """The second pack, and the roles whose prompts in it are others than the run's; none for a judge without prompts.
+
+    The shipped one puts `wikipedia` into other words, and so only those prompts of the run that are from there.
+    """
+    second = load_pack(pack_path(name or REWORDED))
+    if run.config.judge.kind != "model":
+        return second, frozenset()
+    basis = run.pack if name else load_pack(pack_path("wikipedia"))
+    texts, own, plain = (
+        {prompt.role: prompt.text for prompt in pack.prompts} for pack in (second, run.pack, basis)
+    )
+    return second, frozenset(
+        role for role, text in own.items() if role in texts and text == plain.get(role) != texts[role]
+    )
+
+
+async def _ask_all(
+    folder: RunFolder, planned: Sequence[tuple[Judgement, AuditWay]], judges: _Judges, progress: Progress
+) -> None:
+    # A judge that could not be read has answered; one that was down is asked once more.
+    settled = {
+        (each.id, each.way, each.by)
+        for each in read_asked(folder)
+        if each.now is not None or each.fault is Fault.UNREADABLE
+    }
+    asked = [(judgement, way, judges.of(judgement.kept.stage, way)) for judgement, way in planned]
+    missing = [each for each in asked if (each[0].kept.id, each[1], each[2].identity) not in settled]
+    progress.begin("ask judgements again", len(planned))
+    with Appender(folder.audit / "asked.jsonl") as file:
+
+        async def ask(each: tuple[Judgement, AuditWay, Judge]) -> None:
+            file.append(await ask_again(*each))
+
+        await complete(missing, ask, progress=progress, total=len(planned), in_flight=_AT_ONCE)
+    progress.end(f"{len(missing)} asked")
+
+
+async def ask_again(judgement: Judgement, way: AuditWay, judge: Judge) -> AskedAgain:
+    """`judge` is the one that this way asks; with a fault there is no verdict now."""
+    padded_first = rng_from("audit", judgement.kept.id).random() < 0.5
+    reply = await judge.ask(_altered(judgement, way, padded_first=padded_first))
+    now, verdict = reply.value, reply.verdict
+    if isinstance(now, Outcome):
+        now = 1 - now.share if way is AuditWay.SWAPPED else now.share
+    return judgement.kept.model_copy(
+        update={
+            "way": way,
+            "by": judge.identity,
+            "now": None if now is None else float(now),
+            "padded_first": padded_first,
+            "now_reasoning": verdict.reasoning[:_MOST],
+            "fault": verdict.fault,
+            "attempts": verdict.attempts,
+            "cached": verdict.cached,
+        }
+    )
+
+
+def _altered(judgement: Judgement, way: AuditWay, *, padded_first: bool) -> Question[Any]:
+    """The question as this way puts it, with draws of its own."""
+    question = judgement.question
+    match question:
+        case GradeQuestion(answer=answer):
+            longer = padded(answer) if way is AuditWay.LONGER else answer
+            return replace(question, answer=longer, key=("audit", way.value, judgement.kept.id))
+        case PairQuestion(first=first, second=second):
+            if way is AuditWay.LONGER:
+                first, second = (_longer(first), second) if padded_first else (first, _longer(second))
+            if way is AuditWay.SWAPPED:
+                first, second = second, first
+            # Of another repeat: the same question would be the same draw.
+            return replace(question, first=first, second=second, repeat=1 + list(AuditWay).index(way))
+    return question
+
+
+def padded(answer: str) -> str:
+    """The same answer with about 150 words behind it that say nothing."""
+    return "\n\n".join([answer.rstrip(), *[_PADDING] * _TIMES])
+
+
+def _longer(rollout: Rollout) -> Rollout:
+    longer = padded(rollout.answer or "")
+    turns = rollout.turns
+    if turns and rollout.answer:
+        text = turns[-1].text.replace(rollout.answer, longer)
+        turns = (*turns[:-1], turns[-1].model_copy(update={"text": text}))
+    # Another id: a judge by rule takes rollouts of one id for one and the same.
+    return rollout.model_copy(update={"answer": longer, "turns": turns, "id": f"{rollout.id}-longer"})
+
+
+def report_of(asked: Sequence[AskedAgain], judge: str) -> AuditReport:
+    """Everything that can be said; `judge` names the one of the run."""
+    read = {way: [each for each in asked if each.way is way and each.now is not None] for way in AuditWay}
+    return AuditReport(
+        iteration=max((each.iteration for each in asked), default=0),
+        judge=judge,
+        calls=sum(not each.cached and each.attempts > 0 for each in asked),
+        agreement=tuple(_agreements(asked)),
+        agreed=_share(read[AuditWay.AGAIN], _agrees),
+        reworded=_share(read[AuditWay.REWORDED], _agrees),
+        position=_share(read[AuditWay.SWAPPED], lambda each: -_change(each), DIFFERENCES),
+        length=_share(read[AuditWay.LONGER], _gain_of_length, DIFFERENCES),
+        unread=_share([each for each in asked if each.way in _OWN], lambda each: float(each.now is None)),
+        drift=tuple(_drifts([each for each in read[AuditWay.AGAIN] if each.kind is JudgementKind.GRADE])),
+    )
+
+
+def _agreements(asked: Sequence[AskedAgain]) -> Iterator[AgainAgreement]:
+    for way, kind in itertools.product(AuditWay, JudgementKind):
+        own = [each for each in asked if (each.way, each.kind) == (way, kind)]
+        read = [each for each in own if each.now is not None]
+        if own:
+            kappa = kappa_over_tasks([Labels(each.task_id, each.then, each.now) for each in read])
+            yield AgainAgreement(
+                way=way,
+                kind=kind,
+                asked=len(own),
+                read=len(read),
+                agreed=_share(read, _agrees),
+                kappa=None if kappa is None else kappa.value,
+            )
+
+
+def _agrees(each: AskedAgain) -> float:
+    return float(each.then == each.now)
+
+
+def _change(each: AskedAgain) -> float:
+    """From then to now."""
+    assert each.now is not None
+    return each.now - each.then
+
+
+def _gain_of_length(each: AskedAgain) -> float:
+    """What the longer answer gained; of two, in the eyes of whoever sees it first."""
+    is_second = each.kind is JudgementKind.COMPARISON and not each.padded_first
+    return -_change(each) if is_second else _change(each)
+
+
+def _drifts(grades: Sequence[AskedAgain]) -> Iterator[Drift]:
+    """By iteration, then by kind of criterion, where there are several."""
+    by_iteration = {f"iteration {each.iteration}" for each in grades}
+    for name in [*sorted(by_iteration), *sorted({each.about for each in grades})]:
+        own = [each for each in grades if name in (f"iteration {each.iteration}", each.about)]
+        change = _share(own, _change, DIFFERENCES)
+        if change is not None:
+            then = sum(each.then for each in own) / len(own)
+            now = sum(each.now or 0.0 for each in own) / len(own)
+            yield Drift(name=name, then=then, now=now, change=change)
+
+
+def _share(
+    asked: Sequence[AskedAgain],
+    of: Callable[[AskedAgain], float],
+    bounds: tuple[float, float] = SHARES,
+) -> Estimate | None:
+    """A mean of the means of tasks, of so many judgements; None without any."""
+    by_task: dict[str, list[float]] = {}
+    for each in asked:
+        by_task.setdefault(each.task_id, []).append(of(each))
+    means = [sum(own) / len(own) for own in by_task.values()]
+    found = estimate_mean(means, seed=0, bounds=bounds, looks=_LOOKS)
+    return None if found is None else found.model_copy(update={"items": len(asked)})

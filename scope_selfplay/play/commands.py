@@ -1,0 +1,274 @@
+"""`scope play`: a person plays the Challenger, the Solver or the Judge; and `scope judge audit`."""
+
+import asyncio
+import getpass
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scope_selfplay.base.errors import UserError
+from scope_selfplay.base.terminal import quiet_libraries, shown_progress
+from scope_selfplay.base.text import one_line
+from scope_selfplay.judge.commands import judge
+
+if TYPE_CHECKING:
+    from scope_selfplay.play.person import Console, Session
+
+SAMPLE = 600
+
+
+@judge.command("audit")
+@click.argument("run")
+@click.option(
+    "--sample", default=SAMPLE, show_default=True, type=click.IntRange(min=1), help="Most calls to make."
+)
+@click.option("--pack", help="Prompt pack that asks in other words: a folder or a shipped name.")
+@click.option("--base-url", help="Endpoint of another judge to ask as well.")
+@click.option("--model", help="Its model, if it serves several.")
+@click.option("--api-key-env", help="Environment variable that holds its key.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting, such as the judge's address.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def audit_command(
+    run: str,
+    sample: int,
+    pack: str | None,
+    base_url: str | None,
+    model: str | None,
+    api_key_env: str | None,
+    overrides: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers, in other
+    words, of another judge. Stopped and started again, it goes on.
+
+    \b
+    scope judge audit runs/demo
+    scope judge audit runs/demo --sample 2000 --base-url http://127.0.0.1:8002/v1
+    """
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.play.audit import audit_judge
+    from scope_selfplay.report.health_answers import audit_values
+    from scope_selfplay.report.overview import judge_checks
+    from scope_selfplay.report.people import people
+    from scope_selfplay.report.sections import Section, judge_table, text_of
+    from scope_selfplay.report.signals import signal_of
+    from scope_selfplay.store.reader import RunReader, find_run
+
+    quiet_libraries()
+    path = find_run(run)
+    given = {"base_url": base_url, "model": model, "api_key_env": api_key_env}
+    settings = [f"judge.endpoint.{name}={value}" for name, value in given.items() if value]
+    other = load_config(None, ["judge.kind=model", *settings]).judge if base_url else None
+    with shown_progress() as progress:
+        report = audit_judge(path, overrides, progress, sample=sample, pack=pack, other=other)
+    with RunReader(path) as reader:
+        checks = judge_checks(reader.folder, people(reader))
+    signals = (signal_of(name, value) for name, value in audit_values(report).items())
+    warnings = [signal.warning for signal in signals if signal.warning]
+    if as_json:
+        rows = [{"name": name, **check.model_dump(mode="json")} for name, check in checks.items()]
+        shown = {"checks": rows, "warnings": warnings}
+        click.echo(json.dumps({**report.model_dump(mode="json"), **shown}, ensure_ascii=False))
+        return
+    click.echo(f"{one_line(report.judge)}: {report.calls} calls in {path / 'audit'}")
+    click.echo("\n".join(text_of([Section("The judge", [judge_table(checks)])])))
+    lines = (f"  {one_line(warning)}" for warning in warnings)
+    click.echo("\n".join(["\n== Warnings" if warnings else "\nnothing to warn of", *lines]))
+
+
+_PATH = click.Path(path_type=Path)
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "person"
+
+
+def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return with_options
+
+
+_SESSION = _options(
+    click.option(
+        "--answers",
+        type=_PATH,
+        metavar="FILE",
+        help="Replies from a file, one a line, instead of the terminal.",
+    ),
+    click.option(
+        "--person",
+        default=user_name,
+        show_default="your user name",
+        help="Who it is; kept with verdicts.",
+    ),
+)
+_ROLE = _options(
+    click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting (without --run)."
+    ),
+    click.option("--config", type=_PATH, help="YAML file of settings (without --run)."),
+    click.option("--root", type=_PATH, default=Path("runs"), show_default=True),
+    click.option("--run", "run_name", metavar="RUN", help="A run folder, or a name under runs/."),
+    click.option("--domain", metavar="D", help="Prompt pack; without it the run's own."),
+    _SESSION,
+)
+
+
+@click.group()
+def play() -> None:
+    """Be the Challenger, the Solver or the Judge yourself, with the run's prompts, searches and budgets.
+
+    Without --run, a folder runs/play-DOMAIN is begun with the settings of `scope run`. All that you do is kept in
+    RUN/human.
+    """
+
+
+@play.command("solver")
+@_ROLE
+@click.option("--task", metavar="ID", help="A task of the run; without it one that nobody has answered.")
+def play_solver(task: str | None, **options: Any) -> None:
+    """Answer a task: search and answer as the Solver does, then see how the judge grades it."""
+    from scope_selfplay.play.policy import answer_task
+
+    with _session(**options) as session:
+        asyncio.run(answer_task(session, task))
+
+
+@play.command("challenger")
+@_ROLE
+@click.option("--document", metavar="ID", help="A document of the run; without it one that is not used yet.")
+@click.option("--type", "task_type", help="Task type; drawn without it.")
+@click.option("--turns", type=click.IntRange(1), help="Search turns; drawn without it.")
+@click.option(
+    "--tries",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Answers of the Solver that was kept last; 0 leaves out how hard the task is.",
+)
+def play_challenger(
+    document: str | None, task_type: str | None, turns: int | None, tries: int, **options: Any
+) -> None:
+    """Write a task about a document: search as the Challenger does, then see gates, rubric and the Solver's tries."""
+    from scope_selfplay.play.policy import write_task
+
+    with _session(**options) as session:
+        asyncio.run(write_task(session, document, task_type, turns, tries))
+
+
+@play.command("judge")
+@click.argument("run")
+@click.argument("checkpoints", nargs=-1, metavar="[ONE OTHER]")
+@_SESSION
+@click.option("--task", metavar="ID", help="All questions of one task; without it a random sample.")
+@click.option(
+    "--n", "count", type=click.IntRange(1), default=20, show_default=True, help="Questions of the session."
+)
+@click.option("--reveal", is_flag=True, help="Show what the judge said after each reply.")
+def play_judge(
+    run: str,
+    checkpoints: tuple[str, ...],
+    task: str | None,
+    count: int,
+    person: str,
+    answers: Path | None,
+    *,
+    reveal: bool,
+) -> None:
+    """Answer what the judge was asked, without seeing what it said. With two checkpoints (S_0 S_1) compare their
+    answers to held-out tasks, blind and shuffled. The agreement is in `scope tasks stats RUN`.
+
+    RUN is a run folder, or a name under runs/. The same command goes on with what you have not answered.
+    """
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.judge.fences import fence_key
+    from scope_selfplay.judge.questions import JudgePrompts
+    from scope_selfplay.play.judge import asked_on, pairs_left, put_to_person, sampled
+    from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.store.human import HumanFolder
+    from scope_selfplay.store.reader import RunReader, find_run
+
+    if len(checkpoints) not in (0, 2):
+        raise click.UsageError(f"found {len(checkpoints)} checkpoint, expected two to compare, or none")
+    with RunReader(find_run(run)) as reader, _ended():
+        console, human, kept = _console(answers), HumanFolder(reader.folder), reader.folder.prompts
+        prompts = None
+        if checkpoints:
+            asked = pairs_left(reader, *checkpoints, person=person)[:count]
+        else:
+            config = load_config(reader.folder.config)
+            pack = load_pack(kept if kept.is_dir() else pack_path(config.domain))
+            prompts = JudgePrompts(pack, config.judge, key=fence_key(config.seed))
+            asked = (
+                asked_on(reader, task, person) if task else sampled(reader, count, person, human.verdicts())
+            )
+        if not asked:
+            what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"
+            raise UserError(f"{reader.folder.path}: has {what} that {person} has not judged")
+        given = asyncio.run(put_to_person(asked, human, console, prompts, reveal=reveal))
+        click.echo(f"{given} of {len(asked)} questions answered; scope tasks stats {run}", err=True)
+
+
+@contextmanager
+def _session(
+    *,
+    domain: str | None,
+    run_name: str | None,
+    root: Path,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    person: str,
+    answers: Path | None,
+) -> "Iterator[Session]":
+    from scope_selfplay.play.person import Session, begun_run, run_at
+    from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.store.reader import find_run
+
+    quiet_libraries()
+    console = _console(answers)
+    if run_name is not None and (config or overrides):
+        raise UserError("--run has settings of its own; leave out --config and --set")
+    with _ended():
+        if run_name is None:
+            with shown_progress() as progress:
+                run = begun_run(domain, root, config, overrides, progress)
+        else:
+            pack = None if domain is None else load_pack(pack_path(domain))
+            run = run_at(find_run(run_name), pack=pack)
+        yield Session(run, console, person)
+
+
+def _console(answers: Path | None) -> "Console":
+    from scope_selfplay.play.person import RepliesConsole, TerminalConsole
+
+    if answers is not None:
+        return RepliesConsole(answers)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("scope play needs a terminal; give --answers FILE for a script")
+    return TerminalConsole()
+
+
+def _ended() -> "suppress":
+    """A session that the person ends is a good end: what was finished is kept."""
+    from scope_selfplay.play.person import PersonLeftError
+
+    return suppress(PersonLeftError)

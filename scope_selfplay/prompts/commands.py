@@ -1,0 +1,279 @@
+"""`scope prompts`: check, show and compare packs; begin one of one's own, with copies of inherited prompts."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean
+from scope_selfplay.base.gates import DEFAULT_GATES, Gate
+from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME
+from scope_selfplay.prompts.file import quarter_of_bytes
+from scope_selfplay.prompts.folder import (
+    KUSTOMIZATION_FILE,
+    SHIPPED,
+    check_pack,
+    extendable_names,
+    extended_folder,
+    load_pack,
+    names_in,
+    pack_origins,
+    pack_path,
+    shipped_prompts,
+)
+from scope_selfplay.prompts.pack import diff_packs
+from scope_selfplay.prompts.roles import (
+    CONTRACTS,
+    GATE_EXAMPLES,
+    GATE_ROLES,
+    INPUTS,
+    OUTPUTS,
+    PromptRole,
+    YamlMapping,
+    listed,
+    read_mapping,
+)
+
+
+@click.group()
+def prompts() -> None:
+    """Check, show, compare and begin prompt packs.
+
+    DOMAIN is a folder (with a slash), or the bare name of a pack that ships, else of one below prompts/.
+    """
+
+
+@prompts.command("check")
+@click.argument("domain", required=False)
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    help="Count budgets with this tokenizer.json, or a model's folder; without it tokens are estimated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the mistakes as a JSON list.")
+def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
+    """Report every mistake of one pack, or of all that ship, with file, line and advice."""
+    count = _counting(tokenizer) if tokenizer else quarter_of_bytes
+    folders = [pack_path(name) for name in ([domain] if domain else names_in(shipped_prompts()))]
+    problems = [problem for folder in folders for problem in check_pack(folder, count_tokens=count)]
+    if as_json:
+        click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
+    for problem in problems if not as_json else ():
+        click.echo(str(problem))
+    if problems:
+        sys.exit(ExitCode.USER)
+    names = ", ".join(folder.name for folder in folders)
+    click.echo(f"{len(folders)} pack(s) without mistakes: {names}", err=True)
+
+
+@prompts.command("show")
+@click.argument("domain")
+@click.argument("role", required=False)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object, also with the hash and every key's origin.",
+)
+def show(domain: str, role: str | None, as_json: bool) -> None:
+    """Print the resolved texts of a pack, or of one role, and where they come from."""
+    pack = load_pack(pack_path(domain))
+    files = pack.files()
+    if role is not None:
+        name = "domain.yaml" if role == "domain" else f"{role}.md"
+        if name not in files:
+            known = ", ".join(sorted(file.removesuffix(".md") for file in files))
+            raise click.BadParameter(f"{domain} has no {role}; there are {known}")
+        files = {name: files[name]}
+    origins = {origin.what: origin for origin in pack_origins(pack_path(domain))}
+    if as_json:
+        rows = [asdict(origin) for origin in origins.values() if role is None or origin.what in files]
+        shown = {"title": pack.domain.title, "hash": pack.hash, "origins": rows, "files": files}
+        click.echo(json.dumps(shown, ensure_ascii=False, indent=1))
+    else:
+        for name, text in files.items():
+            reason = f" ({origins[name].reason}: {origins[name].place})" if name in origins else ""
+            # A single text goes to stdout unchanged, to be piped; its origin goes to stderr.
+            click.echo(f"=== {name}{reason}", err=role is not None)
+            click.echo(text)
+
+
+@prompts.command("diff")
+@click.argument("before")
+@click.argument("after")
+def diff(before: str, after: str) -> None:
+    """Show what changes from one pack to another."""
+    click.echo(diff_packs(load_pack(pack_path(before)), load_pack(pack_path(after))))
+
+
+@prompts.command("new")
+@click.argument("domain")
+@click.argument("roles", nargs=-1)
+@click.option("--extends", default="wikipedia", show_default=True, help="Pack to begin from.")
+@click.option("--blank", is_flag=True, help="Extend nothing: begin with a blank of every file.")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("prompts"), show_default=True)
+def new(domain: str, roles: tuple[str, ...], extends: str, blank: bool, folder: Path) -> None:
+    """Begin a pack of your own. With ROLES take copies of these inherited prompts into it, to change them there: into
+    a pack that you have begun before, too.
+    """
+    for path in new_pack(folder, domain, None if blank else extends, roles):
+        click.echo(path)
+
+
+def _counting(tokenizer: Path) -> Callable[[str], int]:
+    """Counts without special tokens. Raises CheckpointError when the file is not a tokenizer."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise CheckpointError(
+            "--tokenizer needs the tokenizers library: pip install 'scope-selfplay[retrieval]'"
+        ) from None
+    file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+    try:
+        loaded = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise CheckpointError(f"{file}: no tokenizer.json: {' '.join(str(error).split())}") from None
+    loaded.no_truncation()
+    loaded.no_padding()
+    return lambda text: len(loaded.encode(text, add_special_tokens=False).ids)
+
+
+def new_pack(
+    folder: Path | str, domain: str, extends: str | None = "wikipedia", roles: Sequence[str] = ()
+) -> list[Path]:
+    """Begin `folder`/`domain`, extending another domain or with a blank of every file, and copy inherited prompts of
+    `roles` into it; one that is there, named by its folder too, gets the copies alone. Returns the files.
+
+    Raises PromptError for a name that is not valid or that a shipped pack has, a folder that exists, an `extends` that
+    does not, and as `_own`.
+    """
+    target = Path(domain) if "/" in domain else Path(folder) / domain
+    for role in roles:
+        if role not in list(PromptRole):
+            raise PromptError(f"{role} is not a role{did_you_mean(role, PromptRole)}: {listed(PromptRole)}")
+    if domain in SHIPPED:
+        wanted = " ".join((f"my-{domain}", *roles))
+        raise PromptError(
+            f"{domain} is the name of a pack that ships and stays as it is; begin a pack of your own from it, and "
+            f"change the prompts there: scope prompts new {wanted} --extends {domain}"
+        )
+    files = {} if roles and target.is_dir() else _begun(target, domain, extends)
+    for name, text in files.items():
+        (target / name).write_text(text, encoding="utf-8")
+    return [*(target / name for name in files), *(_own(target, PromptRole(role)) for role in roles)]
+
+
+def _begun(target: Path, domain: str, extends: str | None) -> dict[str, str]:
+    """What a new pack begins with, in an empty folder."""
+    if not NAME.fullmatch(domain):
+        raise PromptError(f"{domain!r} cannot name a domain; use small letters, digits and hyphens")
+    if target.exists():
+        raise PromptError(f"{target.as_posix()} exists already; choose another name, or edit it")
+    if extends is not None and extended_folder(target.parent, extends) is None:
+        known = extendable_names(target.parent)
+        raise PromptError(
+            f"{target.as_posix()} cannot extend {extends}, which is neither in {target.parent} nor ships; there are "
+            f"{listed(known)}{did_you_mean(extends, known)}"
+        )
+    target.mkdir(parents=True)
+    return _starting_files(domain, extends)
+
+
+def _own(folder: Path, role: PromptRole) -> Path:
+    """Copy an inherited prompt into the pack, to be changed there, and list it in its kustomization.yaml.
+
+    Raises PromptError when the pack does not load, has the file already, or has no such prompt.
+    """
+    target = folder / role.file_name
+    pack = load_pack(folder)
+    if target.exists():
+        raise PromptError(f"{target.as_posix()}: is in the pack already; edit it")
+    text = pack.files().get(role.file_name)
+    if text is None:
+        raise PromptError(f"{pack.domain.name} needs no {role} prompt, so there is none to take a copy of")
+    target.write_text(text, encoding="utf-8")
+    listing = folder / KUSTOMIZATION_FILE
+    if listing.is_file():
+        kustomization = listing.read_text(encoding="utf-8")
+        mapping = read_mapping(kustomization, KUSTOMIZATION_FILE)
+        # `load_pack` has checked it.
+        assert isinstance(mapping, YamlMapping), mapping
+        generators = mapping.values["configMapGenerator"]
+        assert isinstance(generators, list)
+        last = mapping.line("configMapGenerator", 0, "files", len(generators[0]["files"]) - 1)
+        lines = kustomization.split("\n")
+        lines.insert(last, f"{lines[last - 1].partition('-')[0]}- {role.file_name}")
+        listing.write_text("\n".join(lines), encoding="utf-8")
+    return target
+
+
+def _starting_files(domain: str, extends: str | None) -> dict[str, str]:
+    """File name -> text. A pack that extends another is complete; else every file describes what to write."""
+    title = domain.replace("-", " ").capitalize()
+    if extends is not None:
+        text = _EXTENDING.format(title=title, extends=extends, gates=", ".join(Gate))
+        return {DOMAIN_FILE: text, KUSTOMIZATION_FILE: _kustomization(domain, [DOMAIN_FILE])}
+    prompts = {role.file_name: _prompt_to_fill(role) for role in PromptRole}
+    text = _STANDING_ALONE.format(title=title, gates=", ".join(DEFAULT_GATES))
+    listing = _kustomization(domain, [DOMAIN_FILE, *prompts])
+    return {DOMAIN_FILE: text, **prompts, KUSTOMIZATION_FILE: listing}
+
+
+_EXTENDING = """\
+title: {title}
+extends: {extends}
+
+# Write below, and as further files in this folder, only what differs from {extends}.
+# `scope prompts check` tells what is wrong; `scope prompts diff` shows what differs.
+#
+# corpus: where the source documents come from
+# gates: [{gates}]
+# task_types:
+#   troubleshooting:
+#     description: Find the cause of a described fault and give the steps that mend it.
+#     weight: 2
+#   writing:
+#     enabled: false
+"""
+
+_STANDING_ALONE = """\
+title: {title}
+corpus: say here where the source documents come from
+gates: [{gates}]
+search_turns: {{1: 4, 2: 3, 3: 2}}
+task_types:
+  question:
+    description: Say here what such a task asks for, in one or two sentences.
+    weight: 1
+"""
+
+
+def _prompt_to_fill(role: PromptRole) -> str:
+    contract = CONTRACTS[role]
+    output = OUTPUTS[contract.output]
+    inputs = ", ".join(contract.required)
+    lines = ["---", f"role: {role}", f"inputs: [{inputs}]", f"output: {contract.output}", "---"]
+    lines += [f"{{# The code reads {output.parsed}. #}}"]
+    lines += [f"{{# May be used too: {name}, {INPUTS[name]}. #}}" for name in contract.optional]
+    if role in GATE_ROLES:
+        examples = f"Show at least {GATE_EXAMPLES} examples on each side"
+        lines += [f"{{# {examples}, each ended by its score on a line. #}}"]
+    lines += [f"Write: {text}" for text in output.mentions]
+    lines += [f"{{{{ {name} }}}}" for name in contract.required]
+    return "\n".join(lines) + "\n"
+
+
+def _kustomization(domain: str, files: list[str]) -> str:
+    listed_files = "".join(f"      - {name}\n" for name in files)
+    return (
+        "apiVersion: kustomize.config.k8s.io/v1beta1\n"
+        "kind: Kustomization\n"
+        "configMapGenerator:\n"
+        f"  - name: prompts-{domain}\n"
+        f"    files:\n{listed_files}"
+        "generatorOptions:\n"
+        "  disableNameSuffixHash: true\n"
+    )

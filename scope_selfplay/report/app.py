@@ -1,0 +1,223 @@
+"""The site: routes to pages, errors as pages, static files with lasting addresses, and what protects them.
+
+    app = build_app(ShownRun(path), Site(base="/runs/demo", hosts=("*",)))
+
+The pages show text that models wrote. It is escaped; should a hole be found in that, the policy in `HEADERS` still
+allows no script, style, frame, form or connection but this server's.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import anyio.to_thread
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scope_selfplay.base.errors import ScopeError
+from scope_selfplay.base.values import Value
+from scope_selfplay.evaluation.folder import EvaluationReader, is_evaluation
+from scope_selfplay.net.guard import LOOPBACK
+from scope_selfplay.net.serve import host_of, listen, url_of
+from scope_selfplay.report import pages
+from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
+from scope_selfplay.report.rendering import (
+    EVALUATION_PAGES,
+    RUN_PAGES,
+    BadParameterError,
+    Links,
+    page_environment,
+)
+from scope_selfplay.store.folder import Stage
+
+THREADS = 4
+"""Pages made at the same time; a page holds what it shows in memory."""
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+FAILED = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>500</title></head>
+<body><h1>This page could not be made</h1>
+<p>The fault is in scope itself; the error is shown where <code>scope view</code> runs. Other pages may still work.</p>
+</body></html>
+"""
+
+
+class Site(Value):
+    """Where the site is reached: `base` is "" or begins with a slash and ends without; `hosts` are answered."""
+
+    base: str = ""
+    hosts: tuple[str, ...] = tuple(sorted(LOOPBACK))
+
+
+def build_app(run: ShownRun, site: Site) -> Starlette:
+    """An ASGI application; it closes the run when it shuts down."""
+    return _app(run.name, RUN_PAGES, _pages(run), site, run.close)
+
+
+def build_evaluation_app(reader: EvaluationReader, site: Site) -> Starlette:
+    """The same for a folder of `scope eval`."""
+    return _app(reader.name, EVALUATION_PAGES, _evaluation_pages(reader), site, lambda: None)
+
+
+def _app(
+    name: str,
+    navigation: dict[str, str],
+    pages_by_path: Mapping[str, Callable[[Request], Page]],
+    site: Site,
+    close: Callable[[], None],
+) -> Starlette:
+    links = Links(site.base)
+    folder = resources.files("scope_selfplay.report") / "static"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}
+    versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
+    addresses = {name: links("static", name, v=version) for name, version in versions.items()}
+    environment = page_environment(links, addresses, navigation)
+
+    def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
+        common = {"run_name": name, "here": request.url.path}
+        template = environment.get_template(page.template)
+        return HTMLResponse(template.render(common | page.values), status_code=status)
+
+    def responds_with(make: Callable[[Request], Page]) -> Callable[[Request], Response]:
+        return lambda request: render(make(request), request)
+
+    def refused(request: Request, error: Exception) -> Response:
+        statuses = {BadParameterError: 400, PageNotFoundError: 404}
+        status = error.status_code if isinstance(error, HTTPException) else statuses.get(type(error), 500)
+        message = error.detail if isinstance(error, HTTPException) else str(error)
+        return render(Page("refused.html", status=status, message=message), request, status)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        yield
+        close()
+
+    expected = (BadParameterError, PageNotFoundError, ScopeError, HTTPException)
+    app = Starlette(
+        routes=[
+            *(Route(path, responds_with(make), name=path) for path, make in pages_by_path.items()),
+            *(Route(f"/static/{file}", _static_file(file, content)) for file, content in files.items()),
+            Route("/healthz", lambda request: JSONResponse({"ok": True})),
+        ],
+        exception_handlers={**dict.fromkeys(expected, refused), Exception: failed},
+        lifespan=lifespan,
+    )
+    app.add_middleware(cast(Any, Protection), hosts=site.hosts, base=site.base)
+    return app
+
+
+def _static_file(name: str, content: bytes) -> Callable[[Request], Response]:
+    headers = {"cache-control": "max-age=31536000, immutable"}
+    return lambda request: Response(content, media_type=TYPES[Path(name).suffix], headers=headers)
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """The page for our own bug; the error itself is in the server's log, as Starlette raises it again.
+
+    It is made outside of `Protection` and without a template, as these may be what failed.
+    """
+    return HTMLResponse(FAILED, status_code=500, headers=HEADERS)
+
+
+def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
+    def task(request: Request) -> Page:
+        iteration, stage, candidate_id = (request.path_params[name] for name in ("iteration", "stage", "id"))
+        if stage not in list(Stage):
+            raise PageNotFoundError(f"{stage} is not a stage; stages are {', '.join(Stage)}")
+        return pages.task_page(run, (iteration, Stage(stage)), candidate_id, request.query_params)
+
+    def answers(request: Request) -> Page:
+        return pages.compared_answers_page(run, request.path_params["id"], request.query_params)
+
+    return {
+        "/": lambda request: pages.overview_page(run),
+        "/tasks": lambda request: pages.list_page(run, request.query_params),
+        "/tasks/{iteration:int}/{stage}/{id:path}": task,
+        "/rejected": lambda request: pages.rejected_page(run),
+        "/compare": lambda request: pages.compare_page(run, request.query_params),
+        "/compare/{id:path}": answers,
+        "/training": lambda request: pages.training_page(run),
+        "/prompts": lambda request: pages.prompts_page(run, request.query_params),
+    }
+
+
+def _evaluation_pages(reader: EvaluationReader) -> dict[str, Callable[[Request], Page]]:
+    return {
+        "/": lambda request: pages.leaderboard_page(reader),
+        "/items": lambda request: pages.items_page(reader, request.query_params),
+        "/items/{id:path}": lambda request: pages.item_page(
+            reader, request.path_params["id"], request.query_params
+        ),
+    }
+
+
+class Protection:
+    """Wraps the site: refuses foreign host names, takes the base path off, adds `HEADERS` to every answer.
+
+    A page of another site cannot read a run through a host name that resolves to this machine (DNS rebinding):
+    only `hosts` are answered, "*" for any. The base path is optional in requests, as some ingresses take it off
+    before they pass a request on.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], base: str) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-cache")
+            await send(message)
+
+        host = host_of(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+        if "*" not in self._hosts and host not in self._hosts:
+            refusal = f"the host {host!r} is not answered; start with --allow-host {host} to allow it\n"
+            await PlainTextResponse(refusal, status_code=421)(scope, receive, guarded)
+            return
+        path: str = scope["path"]
+        if self._base and (path == self._base or path.startswith(self._base + "/")):
+            scope = {**scope, "path": path[len(self._base) :] or "/"}
+        await self._app(scope, receive, guarded)
+
+
+def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `announce` gets the address. Port 0 takes a free one.
+
+    Raises RecordError when the folder is neither a run nor an evaluation, and as `listen` does.
+    """
+    found = is_evaluation(path)
+    app = build_evaluation_app(EvaluationReader(path), site) if found else build_app(ShownRun(path), site)
+    listening = listen(host, port)
+    announce(f"{url_of(listening)}{site.base}/")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="on")
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,469 @@
+"""The pages of a run and of an evaluation: one function each, from query parameters to a template and its values.
+
+All of them only read. The run behind them is kept fresh while it goes on, its health measured in another process.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.base.errors import OutsideError, PromptError, RecordError, ScopeError
+from scope_selfplay.base.terminal import Table
+from scope_selfplay.base.values import Candidate, Reason, Verdict
+from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
+from scope_selfplay.prompts.folder import load_pack, names_in, shipped_prompts
+from scope_selfplay.prompts.pack import Pack, diff_packs
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.overview import Overview, judge_checks, overview
+from scope_selfplay.report.people import people
+from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
+from scope_selfplay.report.rendering import (
+    BadParameterError,
+    ComparisonParameters,
+    PackParameters,
+    TaskListParameters,
+)
+from scope_selfplay.report.sections import (
+    Link,
+    Section,
+    evaluation_sections,
+    run_sections,
+    training_sections,
+)
+from scope_selfplay.report.signals import Checkup
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.human import HUMAN
+from scope_selfplay.store.query import (
+    GradedRollout,
+    HeldOutScore,
+    TaskQuery,
+    UnknownTaskError,
+)
+from scope_selfplay.store.reader import RunReader
+
+_FRESH_FOR = 1.0
+"""Seconds until the folder is looked at again."""
+
+
+class ShownRun:
+    """One reader for all requests. Raises RecordError when the folder is not a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = RunReader(path)
+        self._looked = time.monotonic()
+        self._lock = threading.Lock()
+        self._changes = 0
+        self._numbers: Overview | None = None
+        # Apart from `_lock`: other pages do not wait while the numbers are made.
+        self._counting = threading.Lock()
+        self._path = path
+        self._examination: Examination | None = None
+        self._examined: list[Checkup] | None = None
+        self._is_outdated = True
+
+    @property
+    def name(self) -> str:
+        return str(self.reader.settings.get("name", self.reader.folder.path.resolve().name))
+
+    def fresh(self) -> RunReader:
+        """The reader, with what was appended up to a moment ago. Raises RecordError for a damaged file."""
+        with self._lock:
+            if time.monotonic() - self._looked >= _FRESH_FOR:
+                if self.reader.refresh():
+                    self._changes += 1
+                    self._numbers = None
+                    self._is_outdated = True
+                self._looked = time.monotonic()
+        return self.reader
+
+    def numbers(self) -> Overview:
+        """All but health, which `checkups` gives."""
+        with self._counting:
+            self.fresh()
+            with self._lock:
+                known, changes = self._numbers, self._changes
+            if known is not None:
+                return known
+            made = overview(self.reader, health=False)
+            with self._lock:
+                # What was taken in meanwhile is not in them.
+                if self._changes == changes:
+                    self._numbers = made
+            return made
+
+    def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
+        """The newest finished checkups; None until the first are. Texts are compared, which takes seconds.
+
+        Waits for new ones at most `wait` seconds. Raises RecordError for a damaged file.
+        """
+        with self._lock:
+            if self._is_outdated and self._examination is None:
+                self._is_outdated = False
+                self._examination = Examination(self._path)
+            if self._examination is not None and self._examination.is_over(wait):
+                ended, self._examination = self._examination, None
+                self._examined = ended.result()
+            return self._examined
+
+    def close(self) -> None:
+        if self._examination is not None:
+            self._examination.stop()
+        self.reader.close()
+
+
+class Examination:
+    """A run's health, measured in a process of its own: comparing all texts takes seconds of a core and much memory.
+
+    The server keeps neither: its pages are not held up, and the memory is returned when the result is taken.
+    """
+
+    def __init__(self, path: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=_examine, args=(path, sender), daemon=True, name="health")
+        self._process.start()
+        sender.close()
+
+    def is_over(self, wait: float) -> bool:
+        return self._receiver.poll(wait)
+
+    def result(self) -> list[Checkup]:
+        """Once, when it is over. Raises the ScopeError that ended it."""
+        try:
+            found: list[Checkup] | ScopeError = self._receiver.recv()
+        except EOFError:
+            found = OutsideError(
+                "the examination of the run's health was ended from outside; is memory short?"
+            )
+        self._process.join()
+        if isinstance(found, ScopeError):
+            raise found
+        return found
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+
+def _examine(path: Path, sender: Connection) -> None:
+    # Ctrl-C is for the server, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with RunReader(path) as reader:
+            sender.send(examine(reader))
+    except ScopeError as error:
+        sender.send(error)
+
+
+ROWS_A_PAGE = 50
+"""Tasks or items on which two checkpoints are compared."""
+ChangesOf = Callable[[str, str], list[TaskChange]]
+
+
+class Page:
+    """The name of a template and the values that it shows."""
+
+    def __init__(self, template: str, **values: Any) -> None:
+        self.template, self.values = template, values
+
+
+class PageNotFoundError(Exception):
+    """A page about something that the run does not have; its text is one line for a person."""
+
+
+def overview_page(run: ShownRun) -> Page:
+    """Held-out tasks, funnels, scores, the judge, health; the checkups may still be on their way."""
+    # They are measured in a process of their own: the sooner they begin, the better.
+    checkups, played = run.checkups(), people(run.reader)
+    # Those of people and of the judge's checks are no stage's: no new record of the run says that there are more.
+    fresh = {"people": played, "judge": judge_checks(run.reader.folder, played)}
+    page = run.numbers().model_copy(update=fresh)
+    refresh = 3 if checkups is None else 30 if page.unfinished else 0
+    return sections_page("Overview", run_sections(page, checkups), refresh)
+
+
+def sections_page(title: str, sections: Sequence[Section], refresh: int = 0) -> Page:
+    """`refresh`: after so many seconds it loads again; 0 for never."""
+    return Page("page.html", title=title, sections=sections, refresh=refresh)
+
+
+def list_page(run: ShownRun, given: Mapping[str, str]) -> Page:
+    """One page of candidates."""
+    parameters = TaskListParameters.read(given)
+    reader = run.fresh()
+    return Page(
+        "tasks.html",
+        parameters=parameters,
+        found=reader.tasks(parameters.query),
+        iterations=reader.iterations(),
+        types=reader.task_types(),
+    )
+
+
+def rejected_page(run: ShownRun) -> Page:
+    """What was thrown away and why: counts by iteration and reason, and the newest examples of every reason."""
+    reader = run.fresh()
+    counts = {
+        (count.iteration, count.reason): count.count
+        for count in reader.funnel()
+        if count.stage is Stage.TASKS and count.reason is not Reason.ACCEPTED
+    }
+    iterations = sorted({iteration for iteration, _ in counts})
+    reasons = sorted({reason for _, reason in counts}, key=list(Reason).index)
+    rows, examples = [], []
+    for reason in reasons:
+        found = {iteration: counts.get((iteration, reason)) for iteration in iterations}
+        cells = [
+            Link(f"{count:,}", "tasks", iteration=iteration, reason=reason) if count else ""
+            for iteration, count in found.items()
+        ]
+        rows.append((Link(reason, "tasks", reason=reason), *cells))
+        lines = reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines
+        texts = tuple(
+            (
+                Link(
+                    line.text or "no task was written",
+                    "tasks",
+                    line.iteration,
+                    line.stage,
+                    line.id,
+                    reason=reason,
+                ),
+                f"{line.id}, iteration {line.iteration}",
+            )
+            for line in lines
+        )
+        examples.append(Section(reason, [Table("", ("", ""), texts)]))
+    head = ("reason", *(f"iteration {iteration}" for iteration in iterations))
+    parts = [Table("", head, tuple(rows))] if rows else ["Nothing has been rejected."]
+    return sections_page("Rejected and unresolved", [Section("By what ended it", parts), *examples])
+
+
+def training_page(run: ShownRun) -> Page:
+    """Curves of every iteration over each other, and how the checkpoints met."""
+    return sections_page("Training", training_sections(run.numbers()))
+
+
+def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:
+    """The run's prompt pack, its hash in every iteration, and how it differs from another pack.
+
+    Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
+    """
+    parameters = PackParameters.read(given)
+    reader = run.fresh()
+    packs = _known_packs(reader.folder)
+    if parameters.against and parameters.against not in packs:
+        known = ", ".join(packs)
+        raise BadParameterError(f"against={parameters.against!r}: no such prompt pack; there are {known}")
+    try:
+        own: Pack | None = load_pack(reader.folder.prompts)
+        diff = diff_packs(packs[parameters.against](), own) if parameters.against and own else None
+        damage = ""
+    except PromptError as error:
+        own, diff, damage = None, None, str(error)
+    hashes = reader.sql(
+        "SELECT iteration, stage, provenance.prompt_hash AS hash, count(*) AS count FROM candidates "
+        "GROUP BY ALL ORDER BY iteration, stage, hash"
+    )
+    differences = None if diff is None else diff.splitlines()
+    values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "parameters": parameters}
+    return Page("prompts.html", **values, diff=differences)
+
+
+def _known_packs(folder: RunFolder) -> dict[str, Callable[[], Pack]]:
+    """The packs that the run's own can be compared with, by name: never a path that came over HTTP.
+
+    Shipped ones, and those of the runs in the same folder; what this process may not read is left out.
+    """
+    shipped = shipped_prompts()
+    found: dict[str, Callable[[], Pack]] = {
+        name: partial(load_pack, shipped / name) for name in names_in(shipped)
+    }
+    own = folder.path.resolve()
+    with contextlib.suppress(OSError):
+        for path in sorted(own.parent.iterdir()):
+            beside = RunFolder(path)
+            with contextlib.suppress(OSError):
+                if path != own and beside.config.is_file() and beside.prompts.is_dir():
+                    found[f"run {path.name}"] = partial(load_pack, beside.prompts)
+    return found
+
+
+def leaderboard_page(reader: EvaluationReader) -> Page:
+    """Raises RecordError where the evaluation has not ended."""
+    return sections_page("Leaderboard", evaluation_sections(reader))
+
+
+def items_page(reader: EvaluationReader, given: Mapping[str, str]) -> Page:
+    """Two checkpoints on the same items. Without a choice: the first and the last."""
+    return _comparison("items", reader.checkpoints, reader.changes, ComparisonParameters.read(given))
+
+
+def _comparison(
+    where: str, names: Sequence[str], changes_of: ChangesOf, parameters: ComparisonParameters
+) -> Page:
+    """A page of what changed from one checkpoint to another, and its sum. `where` is its address."""
+    page = Page("compare.html", where=where, names=names, parameters=parameters)
+    if len(names) < 2:
+        return page
+    before, after = parameters.a or names[0], parameters.b or names[-1]
+    try:
+        changes = changes_of(before, after)
+        page.values["diff"] = diff_checkpoints(before, after, changes)
+    except RecordError as error:
+        raise BadParameterError(str(error)) from None
+    start = (parameters.page - 1) * ROWS_A_PAGE
+    rows = in_order(changes, parameters.sort)[start : start + ROWS_A_PAGE]
+    page.values |= {"changes": rows, "total": len(changes), "start": start}
+    return page
+
+
+def item_page(reader: EvaluationReader, item_id: str, given: Mapping[str, str]) -> Page:
+    """One item down to its answers and verdicts; with a choice of two checkpoints, these side by side."""
+    parameters = ComparisonParameters.read(given)
+    try:
+        record = reader.item(item_id)
+    except RecordError as error:
+        raise PageNotFoundError(str(error)) from None
+    chosen = [name for name in (parameters.a, parameters.b) if name] or reader.checkpoints
+    answers = [each for each in record.answers if each.answer.checkpoint in chosen]
+    names = (parameters.a or reader.checkpoints[0], parameters.b or reader.checkpoints[-1])
+    order = in_order(reader.changes(*names), parameters.sort)
+    before, after = _around([change.task_id for change in order], item_id)
+    return Page(
+        "item.html",
+        record=record,
+        answers=answers,
+        before=before,
+        after=after,
+        parameters=parameters,
+    )
+
+
+_TITLES = {
+    Stage.TASKS: "Attempts that measured its difficulty",
+    Stage.CHALLENGER: "Attempts while the Challenger was trained",
+    Stage.SOLVER: "Attempts while the Solver was trained",
+    Stage.COMPARE: "Answers of the checkpoints that were compared",
+}
+
+
+@dataclass(frozen=True)
+class RolloutSection:
+    """Rollouts of one stage, in a row. `key` is unique on a page and begins the anchors of its cells."""
+
+    key: str
+    title: str
+    attempts: tuple[GradedRollout, ...]
+
+
+def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given: Mapping[str, str]) -> Page:
+    """One candidate with everything that was kept of it. Raises PageNotFoundError."""
+    parameters = TaskListParameters.read(given)
+    reader = run.fresh()
+    try:
+        record = whole_task(reader, candidate_id, iteration=place[0], stage=place[1])
+    except UnknownTaskError as error:
+        raise PageNotFoundError(str(error)) from None
+    by_people = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint == HUMAN]
+    later = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint != HUMAN]
+    return Page(
+        "task.html",
+        record=record,
+        candidate=record.candidate,
+        sections=_sections(record.attempts, later),
+        criteria_of=_criteria_of,
+        verdicts_of=_verdicts_of,
+        by_people=by_people,
+        around=reader.neighbours(parameters.query, record.candidate.id),
+        parameters=parameters,
+    )
+
+
+def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
+    """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
+    reader = run.fresh()
+    scores = reader.scores()
+    changes_of = partial(task_changes, reader, scores)
+    return _comparison("compare", _checkpoint_names(scores), changes_of, ComparisonParameters.read(given))
+
+
+def compared_answers_page(run: ShownRun, task_id: str, given: Mapping[str, str]) -> Page:
+    """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
+    parameters = ComparisonParameters.read(given)
+    reader = run.fresh()
+    scores = reader.scores()
+    names = _checkpoint_names(scores) or [""]
+    before, after = parameters.a or names[0], parameters.b or names[-1]
+    try:
+        changes = task_changes(reader, scores, before, after)
+        record = whole_task(reader, task_id, iteration=0, stage=Stage.TASKS)
+    except RecordError as error:
+        raise PageNotFoundError(str(error)) from None
+    order = [change.task_id for change in in_order(changes, parameters.sort)]
+    if task_id not in order:
+        raise PageNotFoundError(f"{task_id}: not a held-out task that {before} and {after} have answered")
+    earlier, later = _around(order, task_id)
+    compared = [attempt for attempt in record.other_attempts if attempt.stage is Stage.COMPARE]
+    sides = [
+        attempt
+        for name in (before, after)
+        for attempt in compared
+        if short_name(attempt.rollout.checkpoint) == name
+    ]
+    return Page(
+        "compared_answers.html",
+        record=record,
+        candidate=record.candidate,
+        sides=sides,
+        criteria=_criteria_of(record.candidate, sides),
+        verdicts_of=_verdicts_of,
+        matches=[
+            match
+            for match in record.comparisons
+            if {short_name(match.first), short_name(match.second)} == {before, after}
+        ],
+        before=earlier,
+        after=later,
+        parameters=parameters,
+    )
+
+
+def _around(order: Sequence[str], name: str) -> tuple[str | None, str | None]:
+    """What stands before and after it in a list."""
+    here = order.index(name)
+    return order[here - 1] if here else None, order[here + 1] if here + 1 < len(order) else None
+
+
+def _sections(own: Sequence[GradedRollout], others: Iterable[GradedRollout]) -> list[RolloutSection]:
+    """The candidate's own attempts first, then those of other stages in the order of the loop."""
+    found = [RolloutSection("own", _TITLES[own[0].stage], tuple(own))] if own else []
+    for (iteration, stage), group in groupby(others, lambda attempt: (attempt.iteration, attempt.stage)):
+        title = f"{_TITLES[stage]}, iteration {iteration}"
+        found.append(RolloutSection(f"{stage.value}-{iteration}", title, tuple(group)))
+    return found
+
+
+def _verdicts_of(attempt: GradedRollout, criteria: int) -> list[Verdict | None]:
+    """One per criterion; None where the attempt has no verdict on it."""
+    given: tuple[Verdict, ...] = attempt.grade.verdicts if attempt.grade else ()
+    return [*given, *[None] * (criteria - len(given))]
+
+
+def _criteria_of(candidate: Candidate, attempts: Iterable[GradedRollout]) -> int:
+    """How many columns the verdict matrix has."""
+    written = len(candidate.rubric.criteria) if candidate.rubric else 0
+    return max([written, *(len(attempt.grade.verdicts) for attempt in attempts if attempt.grade)])
+
+
+def _checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
+    """The checkpoints that answered held-out tasks, oldest first."""
+    return list(dict.fromkeys(short_name(score.checkpoint) for score in scores))

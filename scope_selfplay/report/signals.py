@@ -1,0 +1,230 @@
+"""What a checkup consists of: measured values, the bounds that they are held against, the tasks behind warnings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scope_selfplay.base.gates import GATES
+from scope_selfplay.base.values import Value
+
+LEAST_TASKS = 20
+"""Signals that compare tasks or answers by their words, and those with intervals, say nothing about fewer."""
+
+
+class Bounds(NamedTuple):
+    """What a signal is called, where it is healthy, what an unhealthy value often means, and its unit."""
+
+    title: str
+    low: float | None
+    high: float | None
+    meaning: str
+    unit: str = "share"
+
+
+_NO_GRADIENT = "steps without gradient"
+
+BOUNDS: Mapping[str, Bounds] = {
+    "acceptance": Bounds("candidates kept", 0.1, None, "most of the generation is thrown away"),
+    "target_share": Bounds(
+        "tasks of tasks.target",
+        1.0,
+        None,
+        "documents or candidates ran out, so the Solver trains fewer steps",
+    ),
+    "mean_score": Bounds(
+        "mean score of tried tasks", 0.3, 0.7, "tasks have left the Solver's frontier (0.5)", "0-1"
+    ),
+    **{
+        gate.label: Bounds(f"pass the {gate} gate", terms.healthy_share, None, terms.low_share_means)
+        for gate, terms in GATES.items()
+    },
+    "unresolved": Bounds("unresolved by a fault", None, 0.05, "the judge or the search fails"),
+    "judge_failures": Bounds("verdicts that failed", None, 0.02, "see the judge's log"),
+    "suspect_tasks": Bounds(
+        "tasks suspect of injection", None, 0.01, "the Challenger has begun to write to judges or policies"
+    ),
+    "duplicates": Bounds("near duplicates", None, 0.1, "the Challenger repeats itself"),
+    "common_pattern": Bounds("tasks of the commonest pattern", None, 0.5, "the Challenger asks one thing"),
+    "searches_needed": Bounds(
+        "searches that a rubric needs", 0.3, None, "tasks can be answered without them"
+    ),
+    "solver_gain": Bounds(
+        "held-out score against the Solver that it was trained from", 0.0, None, "the Solver is worse", "0-1"
+    ),
+    "kind_gain": Bounds(
+        "gain over S_0 from one kind of unasked criterion",
+        None,
+        0.6,
+        "what is asked hardly improves (0: its share of the criteria, 1: all of the gain)",
+        "0-1",
+    ),
+    "repeated_sentences": Bounds(
+        "held-out answers that say a sentence twice", None, 0.2, "repetition is not punished"
+    ),
+    "suspect_answers": Bounds(
+        "answers suspect of injection", None, 0.01, "the Solver has begun to write to its judge"
+    ),
+    "answer_growth": Bounds(
+        "held-out answers against S_0's", 0.5, 2.0, "length is being learnt, not content", "times"
+    ),
+    "length_correlation": Bounds(
+        "correlation of length and score among answers to one task",
+        None,
+        0.8,
+        "the length decides the score",
+        "-1-1",
+    ),
+    "same_score": Bounds("tried tasks whose rollouts all score alike", None, 0.5, "they teach nothing"),
+    "zero_variance": Bounds("Solver's training groups without variance", None, 0.5, _NO_GRADIENT),
+    "zero_variance_challenger": Bounds(
+        "Challenger's training groups without variance", None, 0.5, _NO_GRADIENT
+    ),
+    "canary_accuracy": Bounds(
+        "canaries judged right", 0.9, None, "the judge errs where the right verdict is known"
+    ),
+    "judge_agreement": Bounds(
+        "judgements that agree when asked again", 0.85, None, "much of what is rewarded is chance"
+    ),
+    "reworded_agreement": Bounds(
+        "judgements that agree when asked in other words", 0.8, None, "the prompt's wording decides"
+    ),
+    "position_bias": Bounds(
+        "what being shown first adds to a win",
+        -0.05,
+        0.05,
+        "the place decides comparisons; ask in both orders",
+        "-1-1",
+    ),
+    "length_bias": Bounds(
+        "what words that say nothing add to a verdict", -0.05, 0.05, "the judge goes by length", "-1-1"
+    ),
+    "judge_drift": Bounds(
+        "change in the share met by the same answers", -0.1, 0.1, "the judge is not the one it was", "-1-1"
+    ),
+    "judge_unread": Bounds(
+        "judgements asked again that cannot be read", None, 0.02, "what it refuses to judge is masked"
+    ),
+}
+"""Every one has a bound; the last four are an audit's alone."""
+
+
+SHOWN = 5
+"""Tasks that are named behind a warning."""
+LONGEST_TEXT = 400
+"""Characters of a task or an answer that are shown; the task's own page shows all."""
+
+
+class Evidence(Value):
+    """A task behind a warning, and the answer or criterion in which it is seen; "" where that is the task itself.
+
+    `iteration` is the one that made the task; 0 for held-out tasks.
+    """
+
+    iteration: int
+    task_id: str
+    task: str
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value, its 99 % interval over tasks where chance matters, and the tasks in which it is seen.
+
+    `about` says what it was found in, such as the criterion that repeats.
+    """
+
+    value: float
+    interval: tuple[float, float] | None = None
+    about: str = ""
+    behind: tuple[Evidence, ...] = ()
+
+
+class Signal(Value):
+    """One measured value; None where nothing could be measured. `warning` says what is wrong, "" when nothing is.
+
+    `low` and `high` bound what is healthy. `behind` names tasks where there is a warning that comes from single ones.
+    """
+
+    name: str
+    title: str
+    unit: str
+    low: float | None
+    high: float | None
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    verdict: str = ""
+    """`fine`, `low` or `high`, `by chance` where chance may be why it is out of bounds; "" without a value."""
+    warning: str = ""
+    behind: tuple[Evidence, ...] = ()
+
+
+class HealthWarning(Value):
+    """A signal outside of its bounds, in one line for a person, with the tasks in which it is seen."""
+
+    iteration: int
+    signal: str
+    text: str
+    behind: tuple[Evidence, ...]
+
+
+class Checkup(Value):
+    """All signals of one iteration, in the order of `BOUNDS`, and what it took."""
+
+    iteration: int
+    signals: tuple[Signal, ...]
+    costs: dict[str, float]
+    """Of an accepted task, and GPU-hours, by name; only what is known."""
+
+    @property
+    def warnings(self) -> list[HealthWarning]:
+        return [
+            HealthWarning(
+                iteration=self.iteration, signal=signal.name, text=signal.warning, behind=signal.behind
+            )
+            for signal in self.signals
+            if signal.warning
+        ]
+
+
+def evidence(iteration: int, task_id: str, task: str, shown: str = "") -> Evidence:
+    """With texts cut to what a line or two can show."""
+    return Evidence(iteration=iteration, task_id=task_id, task=_cut(task), shown=_cut(shown))
+
+
+def signal_of(name: str, found: Measured | float | None) -> Signal:
+    """A value against its bounds. One with an interval warns only where the whole interval is outside of them."""
+    measured = Measured(found) if isinstance(found, int | float) else found
+    bounds = BOUNDS[name]
+    signal = Signal(name=name, title=bounds.title, unit=bounds.unit, low=bounds.low, high=bounds.high)
+    if measured is None:
+        return signal
+    side, warning = _verdict(bounds, measured)
+    return signal.model_copy(
+        update={
+            "value": measured.value,
+            "interval": measured.interval,
+            "verdict": side,
+            "warning": warning,
+            "behind": measured.behind[:SHOWN] if warning else (),
+        }
+    )
+
+
+def _verdict(bounds: Bounds, measured: Measured) -> tuple[str, str]:
+    """On which side of its bounds a value is, and the warning about it."""
+    value, (least, greatest) = measured.value, measured.interval or (measured.value, measured.value)
+    if bounds.low is not None and value < bounds.low:
+        is_certain, side, limit = greatest < bounds.low, "low", f"under {bounds.low:g}"
+    elif bounds.high is not None and value > bounds.high:
+        is_certain, side, limit = least > bounds.high, "high", f"over {bounds.high:g}"
+    else:
+        return "fine", ""
+    if not is_certain:
+        return "by chance", ""
+    interval = " [{:.3g}, {:.3g}]".format(*measured.interval) if measured.interval else ""
+    about = f' ("{measured.about}")' if measured.about else ""
+    return side, f"{bounds.title}{about}: {value:.3g}{interval} is {limit}: {bounds.meaning}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rstrip()} …"

@@ -1,0 +1,312 @@
+"""The directory of a run: what is checked before work begins, and what a new run writes into it.
+
+A run directory belongs to one config and one prompt pack; another one is refused, and nothing is overwritten.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, StorageError
+from scope_selfplay.base.sampling import Message, TextCodec
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.text import clean_for_policy
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig, changed_settings
+from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.corpus.read import read_run_corpus
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.evaluation.benchmarks import load_benchmark
+from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT
+from scope_selfplay.prompts.domain import JudgeKind, TaskType
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
+from scope_selfplay.run.schedule import promotion_warning
+from scope_selfplay.store.files import disk_faults, write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder
+
+JUDGE_PACK = "wikipedia"
+"""The pack whose judge prompts those have that lack their own."""
+LONGEST_CHUNK = 700
+"""Tokens of a chunk where the prompt leaves room for more."""
+
+_SEAM = 8
+"""Tokens that a text may need more inside a prompt than alone."""
+
+_SMALLEST = 32
+
+
+def chunk_size(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], codec: TextCodec) -> int:
+    """The tokens of a chunk, title included: `corpus.chunk_tokens`, else what fits. Raises ConfigError."""
+    if config.solver.tasks is not None and config.held_out is not None:
+        # No Challenger ever sees the documents.
+        return config.corpus.chunk_tokens or LONGEST_CHUNK
+    prompt = prompt_tokens(config, pack, kinds, codec) + _SEAM
+    given, limit = config.corpus.chunk_tokens, config.challenger.max_prompt
+    room = limit - prompt
+    if given is None and room >= _SMALLEST:
+        return min(LONGEST_CHUNK, room)
+    if given is not None and given <= room:
+        return given
+    chunk = f"a chunk of corpus.chunk_tokens={given}" if given else "a document"
+    advice = f"set corpus.chunk_tokens to at most {room}, or " if given and room >= _SMALLEST else ""
+    raise ConfigError(
+        f"{chunk} does not fit into the Challenger's prompt: challenger.max_prompt is {limit}, and the prompt takes "
+        f"{prompt} tokens without a document; {advice}raise challenger.max_prompt to {prompt + (given or _SMALLEST)}"
+    )
+
+
+def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], codec: TextCodec) -> int:
+    """The tokens of the Challenger's longest prompt, over task types and search turns, without a document."""
+    syntax = dialect(config.model.dialect, config.model.earlier_thinking).search_syntax
+    turns = config.tasks.search_turns or pack.domain.search_turns
+    empty = Document(id="", title="", text="")
+    sources = [TaskSource(empty, kind.name, count) for kind, count in product(kinds, turns)]
+    openings = [challenger_opening(pack, syntax, source) for source in sources]
+    return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)
+
+
+Examine = Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None]
+"""Looks at a run and its documents before its folder is made, and raises what stops it."""
+
+
+def enter_run_directory(
+    config: RunConfig,
+    root: Path,
+    progress: Progress,
+    *,
+    packs: Path | None,
+    record: bool,
+    examine: Examine | None = None,
+) -> tuple[RunFolder, Pack]:
+    """Check that the directory belongs to this run, or begin a new one; with the prompts that the run keeps in it.
+
+    `packs` is a folder of prompt packs that goes before those that ship. Without `record`, the `run.yaml` of an
+    existing run stays as it is. Raises UserError before anything is written, and what `examine` raises about a run that
+    is to begin.
+    """
+    pack = check_inputs(config, root, packs)
+    if (warning := promotion_warning(config)) is not None:
+        progress.say(warning)
+    folder = RunFolder(root / config.name)
+    base = policy_path(config.model.path)
+    if folder.config.exists():
+        if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
+            # Without settings of its own, another config would pass for the run's.
+            raise ConfigError(
+                f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
+                "another --name"
+            )
+        before = load_config(folder.config)
+        _check_version(folder)
+        _check_same(folder, before, config, pack)
+        check_context(base, config)
+        # How far the run goes and where it runs may have changed.
+        if record and before != config:
+            _write_config(folder, config)
+    else:
+        _check_empty(folder)
+        check_policy(base, config)
+        if config.corpus.sample is not None:
+            progress.say(f"sampling {config.corpus.sample} documents of {config.corpus.path}")
+        documents = run_documents(config, pack, progress)
+        if examine is not None:
+            examine(config, pack, documents, root, progress)
+        _begin(folder, config, pack, documents)
+    return folder, pack
+
+
+def _check_version(folder: RunFolder) -> None:
+    """Raises RunMismatchError where the run's settings have names of an earlier version: what it made has hashes of
+    these, and cannot be told from what other settings made.
+    """
+    judge = yaml.safe_load(folder.config.read_bytes()).get("judge") or {}
+    if older := [name for name in judge if name not in JudgeConfig.model_fields]:
+        raise RunMismatchError(
+            f"{folder.config}: was begun by an earlier version of scope (judge.{older[0]} has another name now); its "
+            "results are read as before; use another --name for a new run, or go on with that version"
+        )
+
+
+def check_inputs(config: RunConfig, root: Path, packs: Path | None = None) -> Pack:
+    """The prompts of a run whose settings, root and policy's folder are sound. Raises UserError, StorageError."""
+    pack = with_judge_prompts(load_pack(pack_path(config.domain, packs)), config.judge, packs=packs)
+    _check_settings(config, pack)
+    _check_root(root)
+    policy_path(config.model.path)
+    return pack
+
+
+def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = None) -> list[Document]:
+    """The documents that a run of this config begins with, cut to size by the policy's tokenizer."""
+
+    @cache
+    def codec() -> Any:
+        from scope_selfplay.inference.codec import ChatCodec
+
+        return ChatCodec.load(policy_path(config.model.path))
+
+    return read_run_corpus(
+        config.corpus,
+        pack.domain.corpus_reader,
+        config.seed,
+        size=lambda: chunk_size(config, pack, task_types_of(config, pack), codec()),
+        # As in a prompt: cleaned, and what looks like a special token is text.
+        count=lambda texts: list(codec().counts([clean_for_policy(text) for text in texts])),
+        progress=progress or Progress(),
+    )
+
+
+def task_types_of(config: RunConfig, pack: Pack) -> list[TaskType]:
+    """The task types that the config names, enabled by the pack or not; else all that the pack enables."""
+    named = config.tasks.types
+    return [
+        kind for kind in pack.domain.task_types if (kind.enabled if named is None else kind.name in named)
+    ]
+
+
+def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = None) -> Pack:
+    """The pack, with the judge's texts of `JUDGE_PACK` where it has none; what a run keeps and hashes."""
+    lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
+    if config.kind != "model" or not lacking:
+        return pack
+    other = load_pack(pack_path(JUDGE_PACK, packs))
+    borrowed = [prompt for prompt in other.prompts if prompt.role in lacking]
+    return Pack(domain=pack.domain, prompts=(*pack.prompts, *borrowed))
+
+
+def _check_settings(config: RunConfig, pack: Pack) -> None:
+    """Raises ConfigError for settings that fit each other but not this pack."""
+    known = [kind.name for kind in pack.domain.task_types]
+    for name in config.tasks.types or ():
+        if name not in known:
+            raise ConfigError(
+                f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}"
+            )
+    if not task_types_of(config, pack):
+        raise ConfigError(
+            f"tasks.types: no task type is left; the {pack.domain.name} pack has {', '.join(known)}"
+        )
+    if config.corpus.path == "none":
+        _check_without_corpus(config)
+    _check_tools_are_told(config, pack)
+    given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
+    check_references(config.solver, given)
+    _check_how_answers_are_verified(config.solver, pack)
+    check_rubrics(config, given or (), "solver.tasks")
+    for asked in config.compare.benchmarks:
+        # A missing file shows now, and not after the first training.
+        load_benchmark(asked)
+    if config.held_out not in (None, EMBEDDED):
+        check_rubrics(config, read_given_tasks(str(config.held_out), "compare.given"), "compare.given")
+
+
+def _check_how_answers_are_verified(settings: SolverConfig, pack: Pack) -> None:
+    """Raises ConfigError where texts are compared and the Solver is told to box its answer: none would be right."""
+    routing = settings.routing
+    checks = {
+        "solver.reward.check": settings.reward.check if settings.reward.design == "verifier" else None,
+        "solver.routing.check": routing.check if routing is not None and routing.by != "rubric" else None,
+    }
+    solver = next((prompt.body for prompt in pack.prompts if prompt.role is PromptRole.SOLVER), "")
+    for name, check in checks.items():
+        if check in ("exact", "f1") and "\\boxed" in solver:
+            raise ConfigError(
+                f"{name}: {check} compares whole texts, and the {pack.domain.name} pack has the Solver box its answer, "
+                "so that none would be right; use boxed, or leave it out"
+            )
+
+
+def _check_tools_are_told(config: RunConfig, pack: Pack) -> None:
+    """Raises ConfigError where the Solver's prompt says nothing of its tools, and nothing has taught it them."""
+    (solver,) = [prompt for prompt in pack.prompts if prompt.role is PromptRole.SOLVER]
+    if config.tools and "tools" not in solver.uses and pack.domain.judge is not JudgeKind.LEXICAL:
+        raise ConfigError(
+            f"tools: the {pack.domain.name} pack's solver.md shows the Solver none; write {{{{ tools }}}} into it, as "
+            "prompts/wikipedia/solver.md does"
+        )
+
+
+def _check_without_corpus(config: RunConfig) -> None:
+    """A run without documents makes no tasks and searches nothing. Raises ConfigError with what is missing."""
+    wanted = {
+        "solver.tasks": config.solver.tasks is not None,
+        "compare.given": config.held_out is not None,
+        "solver.max_search_turns=0": config.solver.max_search_turns == 0,
+    }
+    lacking = [name for name, is_set in wanted.items() if not is_set]
+    if lacking:
+        raise ConfigError(
+            f"corpus.path: none leaves nothing to write tasks about and nothing to search; set {', '.join(lacking)}, "
+            "or give documents"
+        )
+
+
+def _check_root(root: Path) -> None:
+    """Raises ConfigError for a root that can hold no folder, StorageError for one that this user may not write."""
+    there = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"--root {root}: {there} is a file; give a folder, or a path where one can be made")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"--root {root}: this user may not write in {there}; change that, or give another folder"
+        )
+
+
+def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: Pack) -> None:
+    if before.hash != config.hash:
+        keys = ", ".join(changed_settings(before, config))
+        raise RunMismatchError(
+            f"{folder.path}: belongs to another config (changed: {keys}); use another --name, or the config in "
+            f"{folder.config}"
+        )
+    kept = load_pack(folder.prompts)
+    if kept.hash != pack.hash:
+        raise RunMismatchError(
+            f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
+            f"pack in {folder.prompts}"
+        )
+
+
+def _check_empty(folder: RunFolder) -> None:
+    if folder.path.exists() and not folder.path.is_dir():
+        raise RunMismatchError(
+            f"{folder.path}: is a file, a run needs a folder; use another --name or --root"
+        )
+    if folder.beginning.exists() or not folder.path.exists():
+        return
+    if any(not path.name.startswith(".") for path in folder.path.iterdir()):
+        raise RunMismatchError(
+            f"{folder.path}: has files but no run.yaml, so it is not a run directory; use another --name or --root"
+        )
+
+
+def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence[Document]) -> None:
+    """Write what a run starts from; `run.yaml` last, so that a run which has it is complete."""
+    with disk_faults(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.beginning.touch()
+        shutil.rmtree(folder.prompts, ignore_errors=True)
+        folder.prompts.mkdir()
+    for name, text in pack.files().items():
+        write_atomic(folder.prompts / name, text)
+    write_records(folder.corpus, documents)
+    _write_config(folder, config)
+    folder.beginning.unlink()
+
+
+def _write_config(folder: RunFolder, config: RunConfig) -> None:
+    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

@@ -1,0 +1,331 @@
+"""A document becomes a candidate task: what Challenger training and task making share.
+
+    document -> Challenger episode -> task -> gates -> rubric -> N Solver episodes -> grades -> mean score
+
+A failed gate costs its calls and no more; a fault leaves the candidate unresolved, never rejected and never
+rewarded (SCOPE, Algorithm 1; gates come before the rubric, so that a refused task costs no more).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.sampling import PolicyModel, TextCodec
+from scope_selfplay.base.terminal import Activity
+from scope_selfplay.base.text import suspicions
+from scope_selfplay.base.values import (
+    Candidate,
+    CandidateStatus,
+    Document,
+    Grade,
+    Key,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    RolloutFault,
+    Rubric,
+    Task,
+    content_id,
+)
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.inference.processes import SamplingProcesses
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.canaries import CanaryWatch
+from scope_selfplay.judge.protocol import GateQuestion, RubricQuestion, grade_answer
+from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import (
+    ChallengerPrompts,
+    Episode,
+    Player,
+    challenger_episode,
+    run_episode,
+    solver_episode,
+)
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.rewards.equations import in_window
+from scope_selfplay.rewards.measures import Measure
+from scope_selfplay.search.searcher import Searcher
+from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, Tools, listed, search_tool
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The same for all episodes of a stage; `judge` keeps the stage's account of judge calls."""
+
+    config: RunConfig
+    pack: Pack
+    searcher: Searcher
+    judge: MeteredJudge
+    gates: tuple[Gate, ...]
+    activity: Activity = field(default_factory=Activity)
+    sampling: SamplingProcesses | None = None
+    """Processes that sample beside this one."""
+    other_tools: tuple[Tool, ...] = ()
+    """What the Solver may call besides search."""
+    canaries: CanaryWatch | None = None
+    """The judge inside of `judge`, where a stage asks it questions with known verdicts."""
+
+    @cached_property
+    def tools(self) -> Tools:
+        """What answers the calls of episodes."""
+        search = search_tool(self.searcher, self.config.search.topk)
+        return OpenTools([search, *self.other_tools], index=self.searcher.identity)
+
+    def solver_episode(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
+        settings = self.config.solver
+        turns = settings.max_search_turns
+        prompt = self.pack.render(
+            PromptRole.SOLVER,
+            question=task.text,
+            max_search_turns=turns,
+            search_syntax=policy_format.dialect.search_syntax,
+            result_syntax=policy_format.dialect.result_syntax,
+            tools=listed(self.other_tools, policy_format.dialect) or None,
+            budget=f"{settings.max_response:,}" if settings.tell_budget else None,
+        )
+        return solver_episode(
+            policy_format,
+            key,
+            task_id=task.id,
+            prompt=prompt,
+            max_search_turns=turns,
+            tools=(SEARCH, *self.other_tools),
+        )
+
+    def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
+        return challenger_episode(
+            policy_format,
+            key,
+            document_id=source.document.id,
+            prompts=self._challenger_prompts(policy_format, source),
+            search_turns=source.search_turns,
+            max_invalid=self.config.challenger.invalid_searches,
+        )
+
+    def limits(self, role: Role) -> RolloutLimits:
+        settings = self.config.solver if role is Role.SOLVER else self.config.challenger
+        search = self.config.search
+        return RolloutLimits(
+            settings.max_response,
+            search.max_tokens,
+            settings.max_prompt,
+            settings.max_turn,
+            search.truncation,
+        )
+
+    def policy_format(
+        self, codec: TextCodec, role: Role, checkpoint: str, *, greedy: bool = False
+    ) -> PolicyFormat:
+        model = self.config.model
+        family = dialect(model.dialect, model.earlier_thinking)
+        return PolicyFormat(codec, family, checkpoint, self.limits(role), greedy)
+
+    @property
+    def canary_note(self) -> str:
+        """`, canaries 12/12` for a line of progress; "" before the first."""
+        verdicts = self.canaries.verdicts if self.canaries is not None else []
+        return f", canaries {sum(each.is_right for each in verdicts)}/{len(verdicts)}" if verdicts else ""
+
+    def canary_measures(self) -> dict[str, Measure]:
+        """Of the canaries since the last step, for the metrics of this one."""
+        return {} if self.canaries is None else self.canaries.measures()
+
+    async def answer(self, solver: Player, key: Key, task: Task) -> Rollout:
+        episode = self.solver_episode(solver.policy_format, key, task)
+        return await self.sample_rollout(episode, solver.engine, key)
+
+    async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
+        with self.activity.rollout():
+            return await run_episode(episode, model, self.tools, key=key)
+
+    def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
+        kind, syntax = source.task_type, policy_format.dialect.search_syntax
+        return ChallengerPrompts(
+            opening=challenger_opening(self.pack, syntax, source),
+            after_search=lambda left: self.pack.render(
+                PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=syntax
+            ),
+            after_invalid=lambda left: self.pack.render(
+                PromptRole.CHALLENGER_INVALID, turns_left=left, search_syntax=syntax
+            ),
+            closing=self.pack.render(PromptRole.CHALLENGER_FINAL, task_type=kind),
+        )
+
+
+def challenger_opening(pack: Pack, search_syntax: str, source: TaskSource) -> str:
+    """The first prompt of a Challenger, with the document in it."""
+    descriptions = {kind.name: kind.description for kind in pack.domain.task_types}
+    return pack.render(
+        PromptRole.CHALLENGER,
+        document_title=source.document.title,
+        document_text=source.document.text,
+        task_type=source.task_type,
+        task_description=descriptions[source.task_type],
+        search_turns=source.search_turns,
+        search_syntax=search_syntax,
+    )
+
+
+_MOST_MISSING = 0.5
+"""Share of ungraded answers above which a candidate stays unresolved."""
+_FAULT_REASONS = {
+    RolloutFault.ENGINE: Reason.ENGINE_FAILED,
+    RolloutFault.SEARCH: Reason.SEARCH_FAILED,
+    RolloutFault.TOOL: Reason.TOOL_FAILED,
+    RolloutFault.PROMPT: Reason.PROMPT_TOO_LONG,
+}
+# Faults that may pass. A prompt that is too long will be so again: its candidate is rejected.
+_TRANSIENT_REASONS = (
+    Reason.JUDGE_FAILED,
+    Reason.RUBRIC_FAILED,
+    Reason.ENGINE_FAILED,
+    Reason.SEARCH_FAILED,
+    Reason.TOOL_FAILED,
+)
+
+
+@dataclass(frozen=True)
+class CandidateRecords:
+    """A candidate with everything that was generated for it."""
+
+    candidate: Candidate
+    rollouts: tuple[Rollout, ...] = ()
+    grades: tuple[Grade, ...] = ()
+
+
+@dataclass(frozen=True)
+class SolverTrial:
+    """Which Solver a candidate is tried on, how often, and whether the window decides."""
+
+    solver: Player
+    rollouts: int
+    window: bool
+
+
+@dataclass(frozen=True)
+class TaskWriter:
+    """What makes candidates in a stage: a Challenger, and the Solver on which its tasks are tried. Without the one a
+    person writes, without the other gates and rubric alone decide.
+    """
+
+    context: RunContext
+    trial: SolverTrial | None
+    provenance: Provenance
+    key: Key
+    challenger: Player | None = None
+
+    async def write(self, source: TaskSource, *member: int) -> Rollout:
+        assert self.challenger is not None
+        key, (engine, policy_format) = (*self.key, source.document.id, *member), self.challenger
+        episode = self.context.challenger_episode(policy_format, key, source)
+        return await self.context.sample_rollout(episode, engine, key)
+
+    async def judge(self, source: TaskSource, rollout: Rollout) -> CandidateRecords:
+        """The candidate that a Challenger's rollout makes."""
+        found = partial(_candidate, rollout, source.document, self.provenance)
+        if rollout.fault is not None:
+            return CandidateRecords(found(_FAULT_REASONS[rollout.fault]))
+        if rollout.task is None:
+            return CandidateRecords(found(Reason.NO_TASK))
+        evidence = evidence_of(rollout)
+        task = Task(
+            id=content_id("task", source.document.id, source.task_type, rollout.task),
+            text=rollout.task,
+            type=source.task_type,
+            document_id=source.document.id,
+            evidence_ids=tuple(document.id for document in evidence),
+            search_turns=rollout.searches,
+            assigned_turns=source.search_turns,
+        )
+
+        calls = [
+            self.context.judge.ask(GateQuestion(task, gate, source.document)) for gate in self.context.gates
+        ]
+        verdicts = [reply.verdict for reply in await asyncio.gather(*calls)]
+        gates = dict(zip(self.context.gates, verdicts, strict=True))
+        found = partial(found, task=task, gates=gates)
+        refused = next((gate for gate, verdict in gates.items() if verdict.value is False), None)
+        if refused is not None:
+            return CandidateRecords(found(Reason.refused_by(refused)))
+        if any(verdict.value is None for verdict in gates.values()):
+            return CandidateRecords(found(Reason.JUDGE_FAILED))
+
+        rubric = (await self.context.judge.ask(RubricQuestion(task, [source.document, *evidence]))).value
+        if rubric is None:
+            return CandidateRecords(found(Reason.RUBRIC_FAILED))
+        if self.trial is None:
+            return CandidateRecords(found(Reason.ACCEPTED, rubric=rubric))
+
+        answers = await _solver_answers(self.context, task, rubric, self.trial, self.key)
+        rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
+        mean, reason = _judged_difficulty(self.context.config, answers, window=self.trial.window)
+        ids = tuple(rollout.id for rollout in rollouts)
+        return CandidateRecords(found(reason, rubric=rubric, rollout_ids=ids, mean=mean), rollouts, grades)
+
+
+def _candidate(
+    written: Rollout, document: Document, provenance: Provenance, reason: Reason, **known: Any
+) -> Candidate:
+    """What is `known` of a candidate once its `reason` is decided: task, gates, rubric, rollouts and mean."""
+    if reason is Reason.ACCEPTED:
+        status = CandidateStatus.ACCEPTED
+    else:
+        status = CandidateStatus.UNRESOLVED if reason in _TRANSIENT_REASONS else CandidateStatus.REJECTED
+    task = known.get("task")
+    return Candidate(
+        id=content_id("candidate", written.id),
+        status=status,
+        reason=reason,
+        challenger_rollout_id=written.id,
+        injection_suspect=suspicions(task.text) if task else None,
+        document_suspect=suspicions(document.text),
+        provenance=provenance.model_copy(update={"document_id": document.id}),
+        **known,
+    )
+
+
+def evidence_of(rollout: Rollout) -> list[Document]:
+    """What the rollout retrieved, each document once, in the order of its first appearance."""
+    passages = {passage.id: passage for turn in rollout.turns for passage in turn.passages}
+    return [
+        Document(id=passage.id, title=passage.title, text=passage.text, source=passage.source)
+        for passage in passages.values()
+    ]
+
+
+async def _solver_answers(
+    context: RunContext, task: Task, rubric: Rubric, trial: SolverTrial, key: Key
+) -> Sequence[tuple[Rollout, Grade]]:
+    async def answer(number: int) -> tuple[Rollout, Grade]:
+        # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
+        rollout_key = (*key, task.id, number)
+        rollout = await context.answer(trial.solver, rollout_key, task)
+        return rollout, await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
+
+    return await asyncio.gather(*(answer(number) for number in range(trial.rollouts)))
+
+
+def _judged_difficulty(
+    config: RunConfig, answers: Sequence[tuple[Rollout, Grade]], *, window: bool
+) -> tuple[float | None, Reason]:
+    """The mean score and what follows from it; no mean where more than half of the scores are missing.
+
+    The reason is then the commonest cause of a missing score; an answer without a score is the judge's.
+    """
+    settings, scores = config.tasks, [grade.score for _, grade in answers if grade.score is not None]
+    if not scores or len(answers) - len(scores) > _MOST_MISSING * len(answers):
+        faults = Counter(rollout.fault for rollout, grade in answers if grade.score is None)
+        fault, _ = faults.most_common(1)[0]
+        return None, Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault]
+    mean = sum(scores) / len(scores)
+    if not window or in_window(mean, settings.low, settings.high):
+        return mean, Reason.ACCEPTED
+    return mean, Reason.TOO_HARD if mean < settings.low else Reason.TOO_EASY

@@ -1,0 +1,291 @@
+"""`scope documents`, `index` and `tools`: what a run reads, what it searches, and what its Solver may call."""
+
+import asyncio
+import copy
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retrieval.commands import index as of_the_retriever
+from scope_selfplay.base.errors import ConfigError, OutsideError, did_you_mean
+from scope_selfplay.base.terminal import quiet_libraries, shown_progress
+from scope_selfplay.base.values import CorpusReader, Document, ToolCall
+from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.dialects.turns import Call
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.search.mcp import open_tools
+from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
+from scope_selfplay.search.tools import (
+    SEARCH,
+    OpenTools,
+    Tool,
+    ToolResult,
+    UseTool,
+    example_arguments,
+    listed,
+    recorded,
+    refusal,
+    search_tool,
+    shown_result,
+)
+from scope_selfplay.store.folder import RunFolder
+
+CONFIGS = (".yaml", ".yml")
+
+
+SHOWN = 12
+
+
+@click.command("documents")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--domain", help="Prompt pack that says how a folder is read: a folder or a name.")
+@click.option(
+    "--reader",
+    type=click.Choice(["jsonl", "text_files", "markdown_sections"]),
+    help="Read a folder in this way instead.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of a config.")
+@click.option("--json", "as_json", is_flag=True, help="Print every document as a line of JSON.")
+def documents(
+    path: Path, domain: str | None, reader: str | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Read source documents as a run would, and show what they became; those of a run's config (.yaml), cut.
+
+    With --json the lines are a corpus themselves: for corpus.path of a run, `scope index build`, or an engine of yours.
+    """
+    from scope_selfplay.base.text import one_line
+    from scope_selfplay.corpus.read import read_documents
+    from scope_selfplay.corpus.survey import listed as listed_files
+
+    skipped: dict[Path, str] = {}
+    if path.suffix in CONFIGS:
+        read = _documents_of(path, overrides)
+    elif overrides:
+        raise click.UsageError("--set changes a run's config, and PATH is none")
+    else:
+        chosen = None if reader is None else CorpusReader(reader)
+        if chosen is None and domain is not None:
+            chosen = load_pack(pack_path(domain)).domain.corpus_reader
+        read = read_documents(path, chosen, skipped)
+    if skipped:
+        click.echo(one_line(listed_files(skipped)), err=True)
+    if as_json:
+        for document in read:
+            click.echo(document.model_dump_json())
+        return
+    for document in read[:SHOWN]:
+        click.echo(f"{one_line(document.id)}\t{len(document.text)}\t{one_line(document.title)}")
+    if len(read) > SHOWN:
+        click.echo(f"... and {len(read) - SHOWN} more (--json prints all)", err=True)
+    lengths = sorted(len(document.text) for document in read)
+    click.echo(
+        f"{len(read)} documents; characters: median {statistics.median(lengths):.0f}, longest {lengths[-1]}",
+        err=True,
+    )
+
+
+def _documents_of(config: Path, overrides: tuple[str, ...]) -> list[Document]:
+    """The documents of a run, the same as its stages search. Raises UserError."""
+    from scope_selfplay.run.begin import run_documents
+
+    quiet_libraries()
+    run = load_config(config, overrides)
+    return run_documents(run, load_pack(pack_path(run.domain)))
+
+
+def _build() -> click.Command:
+    plain = of_the_retriever.commands["build"]
+    build = copy.copy(plain)
+    again = click.Option(
+        ["--set", "overrides"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one setting of a run's config.",
+    )
+    build.params = [*plain.params, again]
+    build.help = (
+        f"{plain.help}\n\n    Or a run's config (.yaml): its documents, cut as a run of it cuts them."
+    )
+
+    def of_a_run_or_a_corpus(
+        *, source: Path, folder: Path, overrides: tuple[str, ...], **options: Any
+    ) -> None:
+        if source.suffix in CONFIGS:
+            from scope_selfplay.store.files import write_records
+
+            found, source = (
+                _documents_of(source, overrides),
+                folder.with_name(f"{folder.name}.documents.jsonl"),
+            )
+            source.parent.mkdir(parents=True, exist_ok=True)
+            write_records(source, found)
+        elif overrides:
+            raise click.UsageError("--set changes a run's config, and SOURCE is none")
+        assert plain.callback is not None
+        plain.callback(source=source, folder=folder, **options)
+
+    build.callback = of_a_run_or_a_corpus
+    return build
+
+
+@click.command("fetch")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    required=True,
+    help="https://..., or hf://datasets/OWNER/NAME@REVISION/PATH; once for each part of a file, in their order.",
+)
+@click.option("--sha256", required=True, help="Of the file as it is published, its parts joined.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file as JSON.")
+def fetch(file: Path, urls: tuple[str, ...], sha256: str, *, as_json: bool) -> None:
+    """Bring a published corpus or its vectors to FILE; what has come stays when it is cut off, and the command goes
+    on.
+
+    DPR's .tsv[.gz] and a .jsonl.gz become JSON lines where FILE ends in .jsonl; anything else stays as it is.
+    """
+    from scope_selfplay.corpus.published import fetch_file
+    from scope_selfplay.store.fetch import PublishedFile, checked_sha256
+
+    published = PublishedFile(urls, checked_sha256(sha256))
+    with shown_progress() as progress:
+        fetch_file(published, file, say=progress.say)
+    click.echo(json.dumps({"file": str(file), "sha256": published.sha256}) if as_json else file)
+
+
+index = click.Group(
+    "index",
+    help=of_the_retriever.help,
+    commands={**of_the_retriever.commands, "build": _build(), "fetch": fetch},
+)
+
+
+@click.group()
+def tools() -> None:
+    """List the tools that a config gives the Solver, and call one."""
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
+        click.option("--config", type=click.Path(path_type=Path), help="YAML file of settings."),
+    ):
+        command = option(command)
+    return command
+
+
+@tools.command("ls")
+@_options
+def list_tools(config: Path | None, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """List the tools, as the Solver's prompt shows them."""
+    settings = load_config(config, overrides)
+    with _opened(settings) as found:
+        if as_json:
+            click.echo(json.dumps([_described(tool) for tool in found], indent=1, ensure_ascii=False))
+        else:
+            click.echo(listed(found, dialect(settings.model.dialect)))
+
+
+@tools.command("try")
+@click.argument("name")
+@click.argument("arguments", default="{}")
+@_options
+def try_tool(
+    name: str, arguments: str, config: Path | None, overrides: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Call the tool NAME with ARGUMENTS, a JSON object, and show what a policy would be shown.
+
+    A tool's fault ends with exit 0, as it does not end a rollout; a server that is down with 75.
+    """
+    settings = load_config(config, overrides)
+    given = _parsed(arguments)
+    with _opened(settings) as found:
+        tool = next((tool for tool in found if tool.name == name), None)
+        if tool is None:
+            names = [tool.name for tool in found]
+            raise ConfigError(
+                f"no tool {name!r}{did_you_mean(name, names)}; the config has {', '.join(names)}"
+            )
+        if given is None:
+            example = json.dumps(example_arguments(tool), ensure_ascii=False)
+            raise ConfigError(
+                f"{arguments[:80]!r} is not a JSON object of arguments; expected such as '{example}'"
+            )
+        call = asyncio.run(_called(tool, given, found, settings))
+    if as_json:
+        click.echo(call.model_dump_json(indent=1))
+        return
+    click.echo(call.result)
+    notes = [f"{call.seconds:.3f} s", *([call.fault.value] if call.fault else []), *call.sources]
+    click.echo(f"({', '.join(notes)})", err=True)
+
+
+async def _called(tool: Tool, given: dict[str, Any], found: Sequence[Tool], settings: RunConfig) -> ToolCall:
+    from scope_selfplay.inference.checkpoints import policy_path
+    from scope_selfplay.inference.codec import ChatCodec
+    from scope_selfplay.search.searcher import show_passages
+
+    call = Call(tool.name, given, json.dumps(given))
+    result = None
+    if tool.name != SEARCH.name or tool.problem(given):
+        result = refusal(call, tool, found, 1)
+    if result is None:
+        result = await OpenTools(found).use(UseTool(tool.name, given))
+    codec, most = ChatCodec.load(policy_path(settings.model.path)), settings.search.max_tokens
+    if result.passages is not None:
+        text, shown = show_passages(result.passages, codec, most, settings.search.truncation)
+        sources = tuple(passage.id for passage in shown)
+        result = ToolResult(text, sources=sources, seconds=result.seconds, is_shown=True)
+    return recorded(call, result, shown_result(result, tool, call, codec, most))
+
+
+@contextmanager
+def _opened(settings: RunConfig) -> Iterator[list[Tool]]:
+    """The tools of a config, search first."""
+
+    def down(outage: OutsideError) -> None:
+        """The call itself says it."""
+
+    with tempfile.TemporaryDirectory() as folder:
+        searcher = _searcher(settings, RunFolder(Path(folder)), down)
+        opened = open_tools(settings.tools, searcher, down)
+        try:
+            search = (
+                [] if isinstance(searcher, NothingToSearch) else [search_tool(searcher, settings.search.topk)]
+            )
+            yield [*search, *opened.tools]
+        finally:
+            opened.close()
+
+
+def _searcher(settings: RunConfig, folder: RunFolder, down: Callable[[OutsideError], None]) -> Searcher:
+    from scope_selfplay.run.begin import run_documents
+
+    if settings.corpus.path == "none":
+        return NothingToSearch()
+    documents: list[Document] = run_documents(settings, load_pack(pack_path(settings.domain)))
+    return open_retriever(settings.search, documents, folder, down)
+
+
+def _parsed(arguments: str) -> dict[str, Any] | None:
+    from scope_selfplay.net.json import parse_object
+
+    try:
+        return parse_object(arguments)
+    except ValueError:
+        return None
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    budget = {"calls": tool.budget.calls, "tokens": tool.budget.tokens, "seconds": tool.budget.seconds}
+    return {"name": tool.name, "description": tool.description, "arguments": tool.schema, "budget": budget}

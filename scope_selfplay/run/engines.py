@@ -1,0 +1,217 @@
+"""What samples from a policy: an engine in this process, or a partner that is served elsewhere; and its prompt format.
+
+The one place where a run's settings become engines, for stages that only sample and for the policy in training.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
+from scope_selfplay.base.values import Role
+from scope_selfplay.config.base import ServedConfig
+from scope_selfplay.config.run import ModelConfig, RunConfig
+from scope_selfplay.inference.checkpoints import sampling_device
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.draws import LARGE_VOCABULARY
+from scope_selfplay.inference.processes import SamplingProcesses
+from scope_selfplay.inference.served import Served, ServedModel, ask_what_is_served
+from scope_selfplay.net.client import Client, RetryPolicy
+from scope_selfplay.net.guard import secret
+from scope_selfplay.net.loops import at_once
+from scope_selfplay.policy.conversation import RolloutLimits
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.store.folder import Policy
+
+if TYPE_CHECKING:
+    from scope_selfplay.inference.in_process import InProcessModel
+    from scope_selfplay.inference.processes import SpreadModel
+
+SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+"""A turn may take 900 seconds; a server that is down is waited for 600, then the stage stops and can be resumed."""
+# At the start somebody may be watching: a wrong URL should not look like a long wait.
+_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
+
+
+def in_process_engine(
+    context: RunContext, codec: ChatCodec, role: Role, model: Any, *, identity: str, frozen: bool = False
+) -> "InProcessModel | SpreadModel":
+    """What samples from `model`, a causal language model, by the run's settings; it is not copied if `frozen`.
+
+    An engine in this process, and where the run has sampling processes one in each of them.
+    """
+    from scope_selfplay.inference.in_process import InProcessModel
+
+    config, spread = context.config, context.sampling
+    share = spread.share if spread is not None else 1
+    exact = samples_exactly(config.model, len(codec.tokenizer))
+    options: dict[str, Any] = {
+        "slots": -(-config.model.slots // share),
+        "max_length": _max_length(config, context.limits(role)),
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "deterministic": exact,
+        "packed": not exact and not config.model.lora.rank,
+        "share": share,
+    }
+    on_tokens = context.activity.sampled
+    engine = InProcessModel(model, codec, identity=identity, frozen=frozen, on_tokens=on_tokens, **options)
+    return engine if spread is None else spread.spread(engine, options)
+
+
+def samples_exactly(model: ModelConfig, vocabulary: int) -> bool:
+    """Whether what shares its batch decides no token: model.deterministic, chosen by its cost where that is `auto`."""
+    if model.deterministic == "auto":
+        return vocabulary <= LARGE_VOCABULARY or model.processes > 1
+    return model.deterministic
+
+
+def sampling_processes(
+    config: RunConfig, on_outage: Callable[[InferenceError], None]
+) -> SamplingProcesses | None:
+    """Those of model.processes beside this one, which begin to load what they need; None on a GPU, and for one alone.
+
+    Raises ConfigError in one of several ranks.
+    """
+    if config.model.processes == 1:
+        return None
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        raise ConfigError(
+            f"model.processes ({config.model.processes}) spreads the sampling of one process over cores, and {ranks} "
+            "processes train here, each of which samples its share; use model.processes: 1"
+        )
+    on_cpu = sampling_device("auto") == "cpu"
+    return SamplingProcesses(config.model.processes - 1, on_outage) if on_cpu else None
+
+
+def partner_of(config: RunConfig, role: Role) -> ServedConfig | None:
+    """Where a frozen policy of this role is served; None where it runs in this process."""
+    partner = config.partners.solver if role is Role.SOLVER else config.partners.challenger
+    return partner if partner.base_url is not None else None
+
+
+def engine_at(
+    context: RunContext,
+    codec: ChatCodec,
+    role: Role,
+    partner: ServedConfig,
+    policy: Policy | None,
+    *,
+    name: str,
+    on_outage: Callable[[InferenceError], None],
+    say: Callable[[str], None],
+) -> ServedModel:
+    """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is None.
+
+    `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server answers;
+    RunMismatchError for other weights.
+    """
+    found = ask_replicas(name, partner)
+    for url, each in zip(partner.each_url, found, strict=True):
+        remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
+        if remark is not None:
+            say(remark)
+    served = found[0]
+    retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
+    return ServedModel(
+        lambda: _partner_client(name, partner, partner.each_url, retry_policy, say),
+        served,
+        codec,
+        identity=served.identity if policy is None else policy.identity,
+        max_length=_max_length(context.config, context.limits(role)),
+        temperature=context.config.sampling.temperature,
+        top_p=context.config.sampling.top_p,
+        on_outage=on_outage,
+        on_tokens=context.activity.sampled,
+    )
+
+
+def check_served(served: Served, policy: Policy, where: str) -> str | None:
+    """None where the weights are known to be equal, else a remark on what was compared instead.
+
+    A server that names no weights (vLLM) must serve the checkpoint's folder, or serve it under a name that ends
+    with the hash of its weights. Raises RunMismatchError.
+    """
+    if served.weights is not None:
+        if served.weights != policy.weights:
+            raise RunMismatchError(
+                f"{where} serves weights {served.weights}, {policy.identity} is expected; serve {policy.path}"
+            )
+        return None
+    if served.model.endswith(policy.weights):
+        return f"{where} names no weights; trusted by its model's name, {served.model}"
+    if served.root is not None and Path(served.root).resolve() == policy.path.resolve():
+        return f"{where} names no weights; trusted by its model's folder, {served.root}"
+    raise RunMismatchError(
+        f"{where} serves {served.model} from {served.root}, {policy.identity} is expected; serve "
+        f"{policy.path}, or name the model {policy.identity} (vLLM: --served-model-name)"
+    )
+
+
+def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
+    """What each server of a frozen policy says that it serves. Raises ConfigError, also where they differ, and
+    InferenceError.
+    """
+    found: list[Served] = []
+    for url in partner.each_url:
+        client = _partner_client(name, partner, [url], _HANDSHAKE, lambda text: None)
+        found.append(at_once(_served_at(client, partner.model)))
+        first, this = (
+            f"{each.identity} with a context of {each.max_length}" for each in (found[0], found[-1])
+        )
+        if this != first:
+            raise ConfigError(
+                f"{name}.base_url: {url} serves {this}, {partner.each_url[0]} {first}; servers of one policy "
+                "serve the same"
+            )
+    return found
+
+
+def _partner_client(
+    name: str,
+    partner: ServedConfig,
+    urls: Sequence[str],
+    retry_policy: RetryPolicy,
+    say: Callable[[str], None],
+) -> Client:
+    token = secret(partner.api_key_env, f"{name}.api_key_env")
+    return _client(urls, f"{name}.base_url", retry_policy, token=token, say=say)
+
+
+def _client(urls: Sequence[str], what: str, retry_policy: RetryPolicy, **more: Any) -> Client:
+    hosts = {host for url in urls if (host := urlsplit(url).hostname)}
+    return Client(*urls, what=what, allowed_hosts=hosts, retry_policy=retry_policy, **more)
+
+
+async def _served_at(client: Client, model: str | None) -> Served:
+    async with client:
+        return await ask_what_is_served(client, model)
+
+
+def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
+    return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))
+
+
+def weight_server(
+    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
+) -> ServedModel:
+    """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
+    connect = partial(_client, [f"{vllm_base(model)}/v1"], "model.vllm_url", SERVER_RETRIES)
+    return ServedModel(
+        connect,
+        at_once(_served_at(connect(), None)),
+        codec,
+        **options,
+        on_outage=on_outage,
+    )
+
+
+def vllm_base(model: ModelConfig) -> str:
+    """Where the vLLM of engine vllm_server is, without the path of its API."""
+    assert model.vllm_url is not None, "the config checks it"
+    return model.vllm_url.rstrip("/").removesuffix("/v1")

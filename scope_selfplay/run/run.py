@@ -1,0 +1,276 @@
+"""An opened run: its config, prompts, documents, judge and policies, the same for every stage.
+
+Opening checks everything that can be checked before work begins (`begin`).
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from scope_selfplay import __version__
+from scope_selfplay.base.errors import OutsideError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.sampling import PolicyModel
+from scope_selfplay.base.terminal import Activity, Progress
+from scope_selfplay.base.values import Document, Key, Provenance, Role
+from scope_selfplay.config.base import ServedConfig
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.inference.checkpoints import check_tags, load_frozen, policy_path
+from scope_selfplay.inference.processes import SamplingProcesses
+from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.canaries import CanaryWatch, cases_of
+from scope_selfplay.judge.model import ModelJudge, open_model_judge
+from scope_selfplay.judge.protocol import Judge
+from scope_selfplay.judge.rules import LexicalJudge, VerifierJudge, with_noise
+from scope_selfplay.policy.conversation import PolicyFormat
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.run import engines, schedule
+from scope_selfplay.run.begin import Examine, enter_run_directory
+from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
+from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
+from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import Policy, RunFolder, Stage
+from scope_selfplay.store.ratings import read_fork, read_ratings
+
+
+@dataclass
+class Run:
+    """One run on disk. Heavy parts (tokenizer, searcher, models) are opened when first used."""
+
+    config: RunConfig
+    folder: RunFolder
+    pack: Pack
+    progress: Progress = field(default_factory=Progress)
+    attempt: int = 1
+    outages: list[OutsideError] = field(default_factory=list)
+    """Servers that were down for longer than the run waits: what failed with them is not kept."""
+    opened_tools: OpenedTools = field(default_factory=OpenedTools)
+    """With the processes and connections behind them; `close` ends these."""
+
+    @cached_property
+    def base(self) -> Path:
+        return policy_path(self.config.model.path)
+
+    @cached_property
+    def codec(self) -> Any:
+        from scope_selfplay.inference.codec import ChatCodec
+
+        codec = ChatCodec.load(self.base)
+        model = self.config.model
+        check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=self.base)
+        words = len(codec.tokenizer)
+        if model.engine == "in_process" and not engines.samples_exactly(model, words):
+            self.progress.say(
+                f"a vocabulary of {words:,} tokens: this process samples in bfloat16 where the CPU has it, and "
+                "rounding may decide a token (model.deterministic: true is exact and about half as fast)"
+            )
+        return codec
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """Everything that can be searched: the source documents and those of the held-out tasks."""
+        return read_records(self.folder.corpus, Document)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The config's, else those of the prompt pack."""
+        return self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
+
+    @cached_property
+    def context(self) -> RunContext:
+        config, searcher = self.config, cast(Searcher, NothingToSearch())
+        if self.documents:
+            searcher = open_retriever(
+                config.search, self.documents, self.folder, self.outages.append, self._say
+            )
+        if config.judge.noise:
+            self.progress.say(f"the judge errs on purpose: {config.judge.noise.description} (judge.noise)")
+        self.opened_tools = open_tools(config.tools, searcher, self.outages.append)
+        other = self.opened_tools.tools
+        if config.tools:
+            check_same_tools(self.folder, other)
+        judge, activity = MeteredJudge(self.open_judge()), Activity(lambda note: self.progress.pulse(note))
+        return RunContext(config, self.pack, searcher, judge, self.gates, activity, self.sampling, other)
+
+    @cached_property
+    def sampling(self) -> SamplingProcesses | None:
+        """Processes that sample beside this one, for all stages; `close` ends them."""
+        return engines.sampling_processes(self.config, self.outages.append)
+
+    def close(self) -> None:
+        """End the processes that sample beside this one, and those of tools, if there are any."""
+        self.opened_tools.close()
+        processes = self.__dict__.pop("sampling", None)
+        self.__dict__.pop("context", None)
+        if processes is not None:
+            processes.close()
+
+    def check_outages(self) -> None:
+        """Raises OutsideError when a server was down for too long; call it before results are kept."""
+        if self.outages:
+            raise self.outages[0]
+
+    @cached_property
+    def deciding_judge(self) -> Judge:
+        """The judge that promotion goes by: the first of judge.evaluate, else the one that trains."""
+        if not self.config.judge.evaluate:
+            return self.context.judge.judge
+        return self.open_judge(self.config.judge.deciding[0])
+
+    def judge_of(self, stage: Stage) -> Judge:
+        """The judge that a stage asks."""
+        return self.deciding_judge if stage is Stage.COMPARE else self.context.judge.judge
+
+    def stage_context(self, iteration: int, stage: Stage) -> RunContext:
+        """The context with an account of the stage's judge that begins at nothing, and with its canaries."""
+        judge = self.judge_of(stage)
+        if isinstance(judge, ModelJudge):
+            judge.begin_stage()
+        settings = self.config.judge
+        watch = None
+        if settings.canary_rate:
+            watch = CanaryWatch(
+                judge,
+                cases_of(settings.canaries.file, self.documents),
+                rate=settings.canary_rate,
+                place=(self.folder, iteration, stage),
+                seed=self.config.seed,
+            )
+        return replace(self.context, judge=MeteredJudge(watch or judge), canaries=watch)
+
+    def config_hash_of(self, iteration: int) -> str:
+        """The config that an iteration is made by; shared iterations of a fork were made by another run's."""
+        fork = read_fork(self.folder)
+        if fork is not None and iteration <= fork.after:
+            return fork.config_hashes[iteration]
+        return self.config.hash
+
+    def key(self, iteration: int, stage: Stage) -> Key:
+        return (self.config.seed, iteration, stage.value)
+
+    def challenger(self, iteration: int) -> Policy:
+        return self._policy(schedule.challenger_of(self.config, iteration))
+
+    def solver(self, iteration: int) -> Policy:
+        """S_t as trained in iteration t, promoted or not."""
+        return self._policy(schedule.solver_of(iteration))
+
+    def promoted_solver(self, iteration: int) -> Policy:
+        """The Solver that iteration t + 1 starts from."""
+        return self._policy(
+            schedule.promoted_solver(iteration, lambda number: read_ratings(self.folder, number).promoted)
+        )
+
+    def stop_reason(self, iteration: int) -> str | None:
+        """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
+        message = schedule.stop_message(self.config, iteration, read_ratings(self.folder, iteration))
+        if message is None:
+            return None
+        return f"{message}; to go on all the same, give the same command with --set compare.stop=never"
+
+    def _policy(self, version: schedule.PolicyVersion) -> Policy:
+        return Policy(version.name, version.checkpoint(self.folder) or self.base)
+
+    def engine(
+        self,
+        policy: Policy | None,
+        role: Role,
+        *,
+        codec: Any = None,
+        partner: ServedConfig | None = None,
+        name: str = "",
+    ) -> PolicyModel:
+        """What samples from a frozen policy: the partner of its role, or an engine in this process.
+
+        A `partner` that is given, with its `name` for messages, may serve anything where there is no policy.
+        """
+        codec, partner = codec or self.codec, partner or engines.partner_of(self.config, role)
+        if partner is None:
+            assert policy is not None
+            model, named = load_frozen(policy.path), policy.identity
+            return engines.in_process_engine(self.context, codec, role, model, identity=named, frozen=True)
+        return engines.engine_at(
+            self.context,
+            codec,
+            role,
+            partner,
+            policy,
+            name=name or f"partners.{role.value}",
+            on_outage=self.outages.append,
+            say=self.progress.say,
+        )
+
+    def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
+        return self.context.policy_format(self.codec, role, policy.identity, greedy=greedy)
+
+    def player(self, policy: Policy, role: Role, *, greedy: bool = False) -> Player:
+        """A frozen policy in its role; a greedy one takes the likeliest token."""
+        return Player(self.engine(policy, role), self.policy_format(policy, role, greedy=greedy))
+
+    def provenance(
+        self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None
+    ) -> Provenance:
+        return Provenance(
+            run=self.config.name,
+            iteration=iteration,
+            stage=stage.value,
+            document_id="",
+            challenger=challenger.identity,
+            solver=solver.identity if solver else "",
+            judge=self.context.judge.identity,
+            index=self.context.searcher.identity,
+            prompt_hash=self.pack.hash,
+            config_hash=self.config.hash,
+            seed=self.config.seed,
+            version=__version__,
+        )
+
+    def _say(self, text: str) -> None:
+        """To whatever shows the run's progress then."""
+        self.progress.say(text)
+
+    def open_judge(self, settings: JudgeConfig | None = None) -> Judge:
+        """The judge of these settings, else the one that the config asks for, with an account of its own."""
+        settings = settings or self.config.judge
+        match settings.kind:
+            case "lexical":
+                return with_noise(LexicalJudge(self.documents), settings.noise)
+            case "verifier":
+                return with_noise(VerifierJudge(), settings.noise)
+            case "model":
+                judge = open_model_judge(
+                    settings, self.pack, seed=self.config.seed, folder=self.folder.path, say=self._say
+                )
+                if not judge.knows_tokens:
+                    self.progress.say(
+                        "the judge's endpoint does not list its special tokens: those of the known model families are "
+                        "kept out of its prompts (judge.endpoint.tokenizer names others)"
+                    )
+                return judge
+
+
+def open_run(
+    config: RunConfig,
+    root: Path,
+    progress: Progress,
+    *,
+    packs: Path | None = None,
+    attempt: int = 1,
+    record: bool = True,
+    examine: Examine | None = None,
+) -> Run:
+    """Open a run directory, or begin a new one. Raises UserError before anything is written.
+
+    `examine` is shown a run that is to begin, with its documents, and may refuse it (`preflight`).
+
+    `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones.
+    `attempt` is noted in the manifests of the stages that this opening finishes. Without `record`, the run's
+    own `run.yaml` stays as it is: a stage Job is told the addresses of servers that end with it.
+    """
+    folder, pack = enter_run_directory(config, root, progress, packs=packs, record=record, examine=examine)
+    return Run(config, folder, pack, progress, attempt)

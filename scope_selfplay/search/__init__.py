@@ -1,0 +1,1 @@
+"""What a policy may call: search, over whatever serves passages, and tools of MCP servers."""

@@ -1,0 +1,48 @@
+"""A server on loopback that answers as it is told, and keeps what it was sent."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+
+class Reply(NamedTuple):
+    body: bytes = b"{}"
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Seen(NamedTuple):
+    method: str
+    path: str
+    headers: Message
+    body: bytes
+
+
+@contextmanager
+def loopback(answer: Callable[[str], Reply]) -> Iterator[tuple[int, list[Seen]]]:
+    """Its port, and all that came; `answer` is given the method."""
+    seen: list[Seen] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            seen.append(Seen(self.command, self.path, self.headers, body))
+            reply = answer(self.command)
+            self.send_response(reply.status)
+            for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(reply.body)
+
+        do_GET = do_POST = do_PATCH = _answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, seen
+        server.shutdown()

@@ -1,0 +1,108 @@
+"""Who is let in next: turns of episodes under way before new ones, calls of one batch side by side with their like."""
+
+import asyncio
+
+import pytest
+
+from scope_selfplay.net.admission import Admission, TokenRoom
+
+
+async def _pass(gate: Admission, text: str, order: list[str]) -> None:
+    async with gate.turn(text):
+        order.append(text)
+        await asyncio.sleep(0)
+
+
+async def test_a_batch_goes_in_the_order_of_its_texts() -> None:
+    gate, order = Admission(1), list[str]()
+    texts = [
+        "task b, answer 1, criterion 2",
+        "task a, answer 2",
+        "task b, answer 1, criterion 1",
+        "task a, answer 1",
+    ]
+
+    await asyncio.gather(*(_pass(gate, text, order) for text in texts))
+
+    assert order == sorted(texts)
+
+
+async def test_who_comes_later_belongs_to_the_next_batch() -> None:
+    gate, order = Admission(1), list[str]()
+    first = [asyncio.create_task(_pass(gate, text, order)) for text in ("m", "n")]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second = [asyncio.create_task(_pass(gate, text, order)) for text in ("b", "a")]
+    await asyncio.gather(*first, *second)
+
+    assert order == ["m", "n", "a", "b"]
+
+
+async def test_the_limit_halves_when_asked_to_and_grows_back_call_by_call() -> None:
+    gate = Admission(8)
+    gate.shrink()
+    gate.shrink()
+    assert gate.limit == 2
+    for _ in range(100):
+        gate.grow()
+    assert gate.limit == 8
+    for _ in range(10):
+        gate.shrink()
+    assert gate.limit == 1
+
+
+async def test_a_gate_lets_so_many_through_and_later_turns_first() -> None:
+    gate, order, most, inside = Admission(2), [], 0, 0
+
+    async def turn(name: str, number: int) -> None:
+        nonlocal most, inside
+        async with gate.turn(number=number):
+            inside += 1
+            most = max(most, inside)
+            order.append(name)
+            await asyncio.sleep(0.001)
+            inside -= 1
+
+    await asyncio.gather(*(turn(f"new {row}", 0) for row in range(4)), turn("under way", 1))
+    assert most == 2 and order == ["under way", "new 0", "new 1", "new 2", "new 3"]
+
+
+async def test_who_goes_away_while_waiting_or_inside_leaves_the_gate_open() -> None:
+    gate = Admission(1)
+
+    async def hold() -> None:
+        async with gate.turn():
+            await asyncio.sleep(60)
+
+    inside, waiting, beside = (asyncio.ensure_future(hold()) for _ in range(3))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    inside.cancel()
+    # The place was handed to `beside`, which goes away before it takes it.
+    await asyncio.sleep(0)
+    beside.cancel()
+    await asyncio.gather(inside, waiting, beside, return_exceptions=True)
+    async with asyncio.timeout(1), gate.turn():
+        pass
+
+
+def test_as_many_turns_fit_as_the_cache_holds_at_their_usual_length() -> None:
+    room = TokenRoom(1000)
+    assert room.fits(5000, 100), "the only one always fits"
+    room.enter("a", 300, 400)
+    assert room.fits(500, 400) and not room.fits(501, 400)
+    room.leave("a", 50)
+    room.enter("b", 300, 400)
+    # Turns have 50 tokens now.
+    assert room.fits(600, 400) and not room.fits(601, 400)
+    room.leave("b")
+    room.enter("c", 300, 10)
+    assert room.fits(640, 400), "a turn takes no more than it may have"
+
+
+@pytest.mark.parametrize("capacity", [None, 10**9])
+def test_an_engine_that_does_not_say_its_size_is_given_everything(capacity: int | None) -> None:
+    room = TokenRoom(capacity)
+    for name in range(100):
+        room.enter(str(name), 1000, 1000)
+    assert room.fits(10**5, 10**5)
