@@ -119,8 +119,9 @@ def _assumptions(given: tuple[str, ...]) -> Assumptions:
 def as_data(plan: ResourcePlan) -> dict[str, object]:
     names = ("gib", "fits", "host_gib", "host_fits")
     pods = [_data(pod) | {name: getattr(pod, name) for name in names} for pod in plan.pods]
+    shown = ("model", "gpus", "iterations", "once", "stages", "pods", "retrieval")
     return {
-        **_data(plan),
+        **{name: _data(getattr(plan, name)) for name in shown},
         "iteration": {name: plan.total(name) for name in (*_COUNTS, *_HOURS)},
         "gpu_hours": plan.gpu_hours,
         "volume_gib": plan.volume_gib,

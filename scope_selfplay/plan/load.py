@@ -236,14 +236,27 @@ class ResourcePlan(NamedTuple):
     `once` are the held-out tasks and the base model's answers to them, before iteration 1.
     """
 
+    config: RunConfig
     model: ModelSize
-    gpus: int
-    iterations: int
     once: tuple[StagePlan, ...]
     stages: tuple[StagePlan, ...]
-    pods: tuple[PodMemory, ...]
-    retrieval: RetrievalPlan | None
     assumptions: Assumptions
+
+    @property
+    def gpus(self) -> int:
+        return most_gpus(self.config.cluster)
+
+    @property
+    def iterations(self) -> int:
+        return self.config.iterations
+
+    @property
+    def pods(self) -> tuple[PodMemory, ...]:
+        return pod_memory(self.config, self.model, self.assumptions)
+
+    @property
+    def retrieval(self) -> RetrievalPlan | None:
+        return retrieval_plan(self.config, self.assumptions)
 
     @property
     def is_small(self) -> bool:
@@ -277,13 +290,10 @@ def make_plan(
     size = model_size(config.model.path, parameters)
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
     return ResourcePlan(
+        config,
         size,
-        most_gpus(config.cluster),
-        config.iterations,
         tuple(plan(stage) for stage in _before(config, gates, assumptions)),
         tuple(plan(stage) for stage in _stages(config, gates, assumptions)),
-        pod_memory(config, size, assumptions),
-        retrieval_plan(config, assumptions),
         assumptions,
     )
 
