@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from scope_selfplay.base.intervals import (
     DIFFERENCES,
-    RESAMPLES,
     SHARES,
     Estimate,
     Estimator,
@@ -124,10 +123,9 @@ def evaluation_result(
     comparisons: Iterable[PairVerdict] = (),
     *,
     seed: int,
-    resamples: int = RESAMPLES,
 ) -> EvaluationResult:
     """`checkpoints` in the order of the report; Elo counts from the first. `answers` are read once and not held."""
-    estimate = partial(estimate_mean, seed=seed, resamples=resamples)
+    estimate = partial(estimate_mean, seed=seed)
     known = list(scores)
     columns, used = _columns(loaded, known), {score.scorer for score in known}
     marks = [
@@ -150,10 +148,7 @@ def evaluation_result(
         differences=tuple(_differences(loaded, columns, checkpoints, estimate)),
         behaviour=tuple(_behaviour(checkpoints, answers, known, estimate)),
         wins=tuple(win_rates(met, checkpoints, estimate)),
-        elo={
-            judge: elo_ratings(pairs, checkpoints, seed=seed, resamples=resamples)
-            for judge, pairs in _by_judge(met).items()
-        },
+        elo={judge: elo_ratings(pairs, checkpoints, seed=seed) for judge, pairs in _by_judge(met).items()},
         agreement=tuple(agreements((*marks, *pair_marks(met)))),
     )
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scope_selfplay.base.intervals import RESAMPLES, Estimate, Estimator, Floats, fit_over_items, mean_by_item
+from scope_selfplay.base.intervals import Estimate, Estimator, Floats, fit_over_items, mean_by_item
 from scope_selfplay.base.values import (
     Comparison,
     Criterion,
@@ -270,7 +270,7 @@ class Labels(NamedTuple):
     person: Hashable
 
 
-def kappa_over_tasks(labels: Sequence[Labels], *, resamples: int = RESAMPLES) -> Estimate | None:
+def kappa_over_tasks(labels: Sequence[Labels]) -> Estimate | None:
     """With a 95 % interval over tasks; None where chance alone would agree always."""
     kinds = {label: row for row, label in enumerate({label for each in labels for label in each[1:]})}
     tasks = {task: row for row, task in enumerate(dict.fromkeys(each.task for each in labels))}
@@ -279,7 +279,7 @@ def kappa_over_tasks(labels: Sequence[Labels], *, resamples: int = RESAMPLES) ->
         counts[tasks[each.task], kinds[each.judge], kinds[each.person]] += 1
     if not labels or np.isnan(_kappas(counts.sum(axis=0, keepdims=True))[0]):
         return None
-    found = fit_over_items(counts, _kappas, seed="kappa", resamples=resamples)
+    found = fit_over_items(counts, _kappas, seed="kappa")
     return found.estimate(lambda kappas: kappas, len(tasks))
 
 

@@ -272,9 +272,7 @@ class Strengths:
         )
 
 
-def elo_ratings(
-    judged: Sequence[PairVerdict], names: Sequence[str], *, seed: int, resamples: int = RESAMPLES
-) -> dict[str, Estimate]:
+def elo_ratings(judged: Sequence[PairVerdict], names: Sequence[str], *, seed: int) -> dict[str, Estimate]:
     """Points above the first name, with intervals; a name that no chain of comparisons leads to has none."""
     known = [(each, each.share) for each in judged if each.share is not None]
     met = [each for each, _ in known]
@@ -291,7 +289,7 @@ def elo_ratings(
         strengths = ELO * bradley_terry_batch(sums, ridge=_ELO_RIDGE)
         return strengths - strengths[:, :1]
 
-    fitted = fit_over_items(won, points, seed=seed, resamples=resamples)
+    fitted = fit_over_items(won, points, seed=seed)
     reached = _reached(met, names[0])
     found = {
         name: fitted.estimate(itemgetter((slice(None), place)), _met(met, name))

@@ -65,7 +65,7 @@ def test_samples_of_an_item_become_one_value_of_each_metric() -> None:
         for row, values in right.items()
         for place, value in enumerate(values)
     ]
-    found = numbers(evaluation_result(loaded(4), ["S"], [], scores, seed=0, resamples=200))
+    found = numbers(evaluation_result(loaded(4), ["S"], [], scores, seed=0))
     assert found["S", "avg@4"] == pytest.approx((0.5 + 0.25 + 1 + 0) / 4)
     assert found["S", "pass@1"] == pytest.approx((0.5 + 0.25 + 1 + 0) / 4)
     assert found["S", "pass@2"] == pytest.approx((5 / 6 + 1 / 2 + 1 + 0) / 4)
@@ -80,7 +80,7 @@ def lines_of(result: EvaluationResult) -> list[str]:
 
 def test_a_fault_is_no_zero_and_is_counted() -> None:
     scores = [score("S", row, value) for row, value in enumerate([1.0, None, 0.0, 1.0])]
-    result = evaluation_result(loaded(), ["S"], [], scores, seed=0, resamples=200)
+    result = evaluation_result(loaded(), ["S"], [], scores, seed=0)
     row = result.rows[0]
     assert (row.estimate.value, row.estimate.items, row.missing) == (pytest.approx(2 / 3), 3, 1)
     assert "(only 3 items, 1 missing)" in "\n".join(lines_of(result))
@@ -93,7 +93,7 @@ def test_a_fault_is_no_zero_and_is_counted() -> None:
 def test_checkpoints_are_compared_on_the_items_that_both_have() -> None:
     scores = [score("S_0", row, value) for row, value in enumerate([0.0, 0.0, 1.0, 1.0])]
     scores += [score("S_1", row, value) for row, value in enumerate([1.0, 0.0, 1.0, None])]
-    result = evaluation_result(loaded(), ["S_0", "S_1"], [], scores, seed=0, resamples=200)
+    result = evaluation_result(loaded(), ["S_0", "S_1"], [], scores, seed=0)
     (found,) = result.differences
     assert (found.checkpoint, found.against) == ("S_1", "S_0")
     assert (found.estimate.value, found.estimate.items) == (pytest.approx(1 / 3), 3)
@@ -106,7 +106,7 @@ def test_judges_stand_apart_and_together_and_their_agreement_is_told() -> None:
         for judge, values in said.items()
         for row, value in enumerate(values)
     ]
-    result = evaluation_result(loaded(), ["S"], [], scores, seed=0, resamples=200)
+    result = evaluation_result(loaded(), ["S"], [], scores, seed=0)
     by_judge = {row.judge: row.estimate.value for row in result.rows if not row.part}
     assert by_judge == {"all judges": pytest.approx((1 + 0.5) / 4), "a": 0.5, "b": pytest.approx(1 / 3)}
     assert result.scorer == "reference" and result.headline("S").value == pytest.approx(0.375)  # type: ignore[union-attr]
@@ -127,7 +127,7 @@ def test_a_rubric_is_told_by_its_dimensions() -> None:
         score("S", row, (facts + 0) / 2, scorer="rubric", judge="j", marks=(facts, 0.0))
         for row, facts in enumerate([1.0, 0.0, 1.0, 1.0])
     ]
-    result = evaluation_result(loaded(), ["S"], [], scores, seed=0, resamples=200)
+    result = evaluation_result(loaded(), ["S"], [], scores, seed=0)
     assert numbers(result, "rubric", "criterion: Facts") == {("S", "avg@1"): 0.75}
     assert numbers(result, "rubric", "criterion: Form") == {("S", "avg@1"): 0.0}
 
@@ -145,7 +145,7 @@ def test_what_answers_took_is_told_without_those_that_failed() -> None:
         score("S", 0, 1.0, scorer="reference", judge="j", label="correct", verdicts=(asked, unasked)),
         score("S", 1, 0.0, scorer="reference", judge="j", label="not_attempted", verdicts=(asked,)),
     ]
-    (row,) = evaluation_result(loaded(), ["S"], answers[:3], scores, seed=0, resamples=200).behaviour
+    (row,) = evaluation_result(loaded(), ["S"], answers[:3], scores, seed=0).behaviour
     assert (row.answers, row.failed) == (3, 1)
     assert row.valid is not None and (row.valid.value, row.valid.items) == (0.5, 2)
     assert row.tokens is not None and row.searches is not None and row.truncated is not None
@@ -202,7 +202,7 @@ def test_every_two_checkpoints_meet_in_both_orders_unless_an_answer_failed() -> 
 
 def test_win_rates_keep_ties_apart_and_show_a_judge_that_likes_the_first() -> None:
     met = [*both(0, 1, 1), *both(1, 1, -1), *both(2, 0, 0), *both(3, -1, None, valid=False)]
-    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], met, seed=0, resamples=500)
+    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], met, seed=0)
     (found,) = result.wins
     assert (found.wins, found.ties, found.losses, found.failed) == (3, 2, 2, 1)
     assert (found.rate.value, found.rate.items) == (pytest.approx((1 + 0.5 + 0.5 + 0) / 4), 4)
@@ -214,7 +214,7 @@ def test_win_rates_keep_ties_apart_and_show_a_judge_that_likes_the_first() -> No
 def test_judges_of_pairs_are_averaged_and_apart_and_their_agreement_is_told() -> None:
     mine = [*both(0, 1, 1), *both(1, 1, 1)]
     theirs = [each.model_copy(update={"judge": "k"}) for each in (*both(0, 1, 1), *both(1, -1, None))]
-    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], [*mine, *theirs], seed=0, resamples=500)
+    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], [*mine, *theirs], seed=0)
     rates = {row.judge: (row.rate.value, row.wins, row.ties, row.losses, row.failed) for row in result.wins}
     # q1 in one order: one judge for each, so half; in the other order only the first one said anything.
     assert rates == {
@@ -233,9 +233,7 @@ def test_win_rates_by_one_criterion_stand_beside_those_of_whole_answers() -> Non
         for place, name, margin in ((0, "Facts", 1), (1, "", -1))
         for each in both(0, margin, margin)
     ]
-    result = evaluation_result(
-        loaded(), ["S_0", "S_1"], [], [], [*both(0, 0, 0), *by_one], seed=0, resamples=500
-    )
+    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], [*both(0, 0, 0), *by_one], seed=0)
     assert {row.part: (row.rate.value, row.ties) for row in result.wins} == {
         "": (0.5, 2),
         "each criterion": (0.5, 0),
@@ -258,7 +256,7 @@ def test_pairs_meet_by_every_criterion_that_ought_to_be_met() -> None:
 
 def test_elo_follows_who_was_better_and_a_tie_is_half_a_win() -> None:
     met = [pair for row in range(4) for pair in (both(row, 1, 1) if row < 3 else both(row, -1, -1))]
-    result = evaluation_result(loaded(), ["S_0", "S_1", "alone"], [], [], met, seed=0, resamples=500)
+    result = evaluation_result(loaded(), ["S_0", "S_1", "alone"], [], [], met, seed=0)
     found = result.elo["j"]
     assert set(found) == {"S_0", "S_1"}
     assert found["S_0"].value == 0 and found["S_0"].low is None
@@ -280,9 +278,7 @@ def test_the_order_of_the_records_changes_no_byte() -> None:
     for seed in range(4):
         for records in (scores, answers, met):
             random.Random(seed).shuffle(records)  # type: ignore[arg-type]
-        result = evaluation_result(
-            loaded(2), ["a", "b", "S_0", "S_1"], answers, scores, met, seed=0, resamples=100
-        )
+        result = evaluation_result(loaded(2), ["a", "b", "S_0", "S_1"], answers, scores, met, seed=0)
         texts.add(result.model_dump_json())
     assert len(texts) == 1
     assert EvaluationResult.model_validate_json(texts.pop()).items == 4
