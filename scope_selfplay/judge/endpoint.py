@@ -30,13 +30,16 @@ def endpoints_per_loop(
     def made(endpoint: EndpointConfig) -> ChatClient:
         return ChatClient(*endpoint.each_url, patience=config.patience, say=say, **_options(config, endpoint))
 
-    shared: dict[str, PerLoop[ChatClient]] = {}
-    roles = {role: config.endpoint_of(role) for role in JudgeRole}
-    for endpoint in roles.values():
+    shared = {name: PerLoop(partial(made, endpoint)) for name, endpoint in _distinct(config).items()}
+    for endpoint in _distinct(config).values():
         # Made once here, so that a mistake shows at the start.
         made(endpoint)
-        shared.setdefault(endpoint.model_dump_json(), PerLoop(partial(made, endpoint)))
-    return {role: shared[endpoint.model_dump_json()] for role, endpoint in roles.items()}
+    return {role: shared[config.endpoint_of(role).model_dump_json()] for role in JudgeRole}
+
+
+def _distinct(config: JudgeConfig) -> dict[str, EndpointConfig]:
+    """The endpoints of all roles, each of them once."""
+    return {each.model_dump_json(): each for each in map(config.endpoint_of, JudgeRole)}
 
 
 async def with_models(config: JudgeConfig) -> JudgeConfig:
@@ -45,14 +48,15 @@ async def with_models(config: JudgeConfig) -> JudgeConfig:
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
-    named = {role: await _with_model(config, config.endpoint_of(role)) for role in JudgeRole}
-    return config.model_copy(update={"endpoints": named})
+    named = {name: await _with_model(config, each) for name, each in _distinct(config).items()}
+    by_role = {role: named[config.endpoint_of(role).model_dump_json()] for role in JudgeRole}
+    return config.model_copy(update={"endpoints": by_role})
 
 
 async def special_tokens(config: JudgeConfig) -> frozenset[str]:
     """What the endpoints' tokenizers take for control, as far as they tell. Raises ConfigError."""
     found: set[str] = set()
-    for endpoint in {each.model_dump_json(): each for each in map(config.endpoint_of, JudgeRole)}.values():
+    for endpoint in _distinct(config).values():
         async with _client(config, endpoint, endpoint.each_url[0]) as client:
             found |= await ask_special_tokens(client, endpoint)
     return frozenset(found)
@@ -61,27 +65,20 @@ async def special_tokens(config: JudgeConfig) -> frozenset[str]:
 async def ask_endpoints(config: JudgeConfig) -> list[str]:
     """The models of a judge, after each has written a token. Raises as `with_models`, and JudgeError for a refusal."""
     named = await with_models(config)
-    answered: dict[str, str] = {}
-    for role in JudgeRole:
-        endpoint = named.endpoint_of(role)
+    answered: list[str] = []
+    for endpoint in _distinct(named).values():
         for url in endpoint.each_url:
             where = f"{endpoint.model} at {url}"
-            if where not in answered:
-                await _ask_for_a_token(named, endpoint, url)
-                answered[where] = endpoint.model or ""
-    return list(answered)
-
-
-async def _ask_for_a_token(config: JudgeConfig, endpoint: EndpointConfig, url: str) -> None:
-    async with _client(config, endpoint, url) as client:
-        try:
-            await client.complete(CANARY)
-        except ChatFault as fault:
-            if not fault.busy and fault.fault is not Fault.UNREADABLE:
-                where = f"{endpoint.model} at {url}"
-                raise JudgeError(
-                    f"{where} lists its models and completes nothing: {fault}; see that it runs"
-                ) from None
+            async with _client(named, endpoint, url) as client:
+                try:
+                    await client.complete(CANARY)
+                except ChatFault as fault:
+                    if not fault.busy and fault.fault is not Fault.UNREADABLE:
+                        raise JudgeError(
+                            f"{where} lists its models and completes nothing: {fault}; see that it runs"
+                        ) from None
+            answered.append(where)
+    return answered
 
 
 async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
@@ -126,16 +123,10 @@ def _options(config: JudgeConfig, endpoint: EndpointConfig) -> dict[str, Any]:
         "what": "judge.endpoint.base_url",
         "model": endpoint.model or "",
         "token": secret(endpoint.api_key_env, "api_key_env"),
-        "allowed_hosts": allowed_hosts(config),
+        "allowed_hosts": {urlsplit(url).hostname or "" for url in endpoint.each_url},
         "template": endpoint.template,
         "context": endpoint.context,
         "retry_policy": replace(
             ONCE, attempt=config.patience, deadline=config.patience, connections=config.concurrency
         ),
     }
-
-
-def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
-    """The hosts of the endpoints: no others are called."""
-    urls = {url for role in JudgeRole for url in config.endpoint_of(role).each_url}
-    return frozenset(host for url in urls if (host := urlsplit(url).hostname))

@@ -207,7 +207,7 @@ def open_model_judge(
     path = folder / config.cache if config.cache is not None else None
     # Runs that share paid judgements share their key, too: the same text then has the same mark in all of them.
     place = folder if path is None else path.parent
-    key = run_key(place, seed=seed, began_before=path is not None and path.exists())
+    key = run_key(place)
     cache = JudgementCache(path)
     return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
 
@@ -360,15 +360,23 @@ KEY_FILE = "fence.key"
 _BYTES = 32
 
 
-def run_key(folder: Path, *, seed: int, began_before: bool) -> bytes:
+def run_key(folder: Path) -> bytes:
     """The key of the run in `folder`; every process and every later start gets the same one.
 
-    A run that `began_before` runs had keys of their own keeps the one that followed from its seed: with another one,
-    every judgement that it has paid for would be asked again. Raises RecordError for a damaged file.
+    Raises RecordError for a damaged file.
     """
     path = folder / KEY_FILE
     if not path.exists():
-        _make(path, fence_key(seed) if began_before else secrets.token_bytes(_BYTES))
+        # Written whole and only once, whoever else makes it at the same time: the first one wins.
+        own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with disk_faults(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            own.touch(mode=0o600)
+            own.write_text(f"{secrets.token_bytes(_BYTES).hex()}\n", "ascii")
+            try:
+                publish_once(own, path)
+            finally:
+                own.unlink(missing_ok=True)
     try:
         key = bytes.fromhex(path.read_text("ascii").strip())
     except (ValueError, UnicodeDecodeError):
@@ -379,16 +387,3 @@ def run_key(folder: Path, *, seed: int, began_before: bool) -> bytes:
             "asked again"
         )
     return key
-
-
-def _make(path: Path, key: bytes) -> None:
-    """Written whole and only once, whoever else makes it at the same time: the first one wins."""
-    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with disk_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        own.touch(mode=0o600)
-        own.write_text(f"{key.hex()}\n", "ascii")
-        try:
-            publish_once(own, path)
-        finally:
-            own.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from scope_selfplay.base.gates import GATES, Gate
+from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
 from scope_selfplay.base.values import Criterion, Document, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
@@ -38,7 +38,7 @@ from scope_selfplay.judge.replies import (
     parse_winners,
 )
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import POLICY_ROLES, PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, Output, PromptRole
 from scope_selfplay.rewards.equations import priority_weight
 
 T = TypeVar("T")
@@ -72,39 +72,31 @@ class _Form(NamedTuple):
 
 
 _TENTH = r"(10|[0-9](\.[0-9])?)"
-_ONE_SCORE = _Form(
-    parse_score,
-    "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
-    choices=SCORES,
-)
-_PREFERENCE = _Form(
-    parse_preference,
-    "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie.",
-    choices=PREFERENCES,
-)
-_RATING = _Form(
-    parse_rating,
-    "Answer at once with the JSON object and nothing before it.",
-    pattern='\\{"score": ' + _TENTH + "\\}",
-)
 _FORMS = {
-    **{PromptRole.of_gate(gate): _ONE_SCORE for gate in Gate},
-    PromptRole.GRADE: _ONE_SCORE,
-    PromptRole.COMPARE_SCORES: _Form(
+    Output.SCORE: _Form(
+        parse_score,
+        "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
+        choices=SCORES,
+    ),
+    Output.TWO_SCORES: _Form(
         parse_two_scores,
         "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
         pattern=f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
     ),
-    PromptRole.COMPARE_PREFERENCE: _PREFERENCE,
-    PromptRole.COMPARE_ANSWERS: _PREFERENCE,
-    PromptRole.SCORE_IMPLICIT: _RATING,
-    PromptRole.SCORE_EXPLICIT: _RATING,
-    PromptRole.SCORE_ANSWER: _RATING,
-    PromptRole.SCORE_CORRECTNESS: _Form(parse_correctness),
-    PromptRole.SCORE_PROOF: _Form(parse_correctness),
-    PromptRole.SCORE_REFERENCE: _Form(parse_match),
+    Output.PREFERENCE: _Form(
+        parse_preference,
+        "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie.",
+        choices=PREFERENCES,
+    ),
+    Output.RATING: _Form(
+        parse_rating,
+        "Answer at once with the JSON object and nothing before it.",
+        pattern='\\{"score": ' + _TENTH + "\\}",
+    ),
+    Output.CORRECTNESS: _Form(parse_correctness),
+    Output.MATCH: _Form(parse_match),
 }
-"""Of the roles whose replies are read alike whatever is asked; rubrics and selections are read by their questions."""
+"""Of the outputs that are read alike whatever is asked; rubrics and selections are read by their questions."""
 
 
 class JudgePrompt(NamedTuple, Generic[T]):
@@ -126,23 +118,17 @@ class JudgePrompts:
     """
 
     def __init__(self, pack: Pack, config: JudgeConfig, *, key: bytes, tags: ControlTags = FAMILIES) -> None:
-        self._made_of = (pack, config, key, tags)
-        self._pack = pack
+        self._pack, self._config, self._key, self._tags = pack, config, key, tags
         self._fencer = Fencer(key, limit=config.max_chars, truncation=config.truncation, tags=tags)
         self._budget = config.max_chars
-        self._half: JudgePrompts | None = None
-        self._single_token = config.verdict == "token"
         self._native_thinking = {role for role in JudgeRole if config.endpoint_of(role).native_thinking}
 
     def halved(self) -> "JudgePrompts | None":
         """The same prompts with half the room for texts; None where too little would be left."""
         if self._budget < 2 * _LEAST_CHARACTERS:
             return None
-        if self._half is None:
-            pack, config, key, tags = self._made_of
-            half = config.model_copy(update={"max_chars": self._budget // 2})
-            self._half = JudgePrompts(pack, half, key=key, tags=tags)
-        return self._half
+        half = self._config.model_copy(update={"max_chars": self._budget // 2})
+        return JudgePrompts(self._pack, half, key=self._key, tags=self._tags)
 
     def render(self, question: Question[Any]) -> JudgePrompt[Any]:
         """Raises ValueError for a question that lacks what its prompt shows."""
@@ -154,8 +140,8 @@ class JudgePrompts:
             case SelectQuestion(winners=winners):
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
                 return JudgePrompt(prompt, partial(parse_winners, labels=labels, winners=winners))
-        form = _FORMS[question.role]
-        if not (self._single_token and form.request):
+        form = _FORMS[CONTRACTS[question.role].output]
+        if self._config.verdict == "written" or not form.request:
             return JudgePrompt(prompt, form.read)
         read = partial(_one_of, form.choices) if form.choices else form.read
         return JudgePrompt(f"{prompt.rstrip()}\n\n{form.request}", read, tuple(form.choices), form.pattern)

@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scope_selfplay.base.gates import GATES, Gate
 from scope_selfplay.base.values import (
     Criterion,
     Document,
@@ -32,9 +31,10 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.protocol import PREFERENCES, Question, Reply, question_of
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest, endpoint, reply_app
-from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
 
 SURE = 0.99
 """Probability of a lexical verdict where one token is asked for."""
@@ -42,30 +42,21 @@ RANDOM_MODEL = "rehearsal"
 GATE_PASSES = 0.8
 CRITERION_MET = 0.5
 _MATCHES = {1.0: "correct", 0.5: "not attempted", 0.0: "incorrect"}
-_MATCH = r"\boxed{not attempted}"
-_PREFERENCE, _MARK = r"\boxed{Tie}", r"\boxed{0.5}"
-_FORMS: Mapping[str, Mapping[frozenset[str], PromptRole]] = {
-    "<rubric>": {
-        frozenset({"document", "task"}): PromptRole.RUBRIC,
-        frozenset({"task"}): PromptRole.RUBRIC_DIMENSIONS,
-    },
-    "<first>": {frozenset({"task", "candidate"}): PromptRole.COMPARE_SCORES},
-    _PREFERENCE: {frozenset({"task", "candidate"}): PromptRole.COMPARE_PREFERENCE},
-    _MARK: {frozenset({"task", "candidate"}): PromptRole.SCORE_CORRECTNESS},
-    _MATCH: {frozenset({"task", "answer"}): PromptRole.SCORE_REFERENCE},
-    '"winners"': {frozenset({"task", "candidate"}): PromptRole.SELECT},
-    '"score"': {
-        frozenset({"task", "answer"}): PromptRole.SCORE_IMPLICIT,
-        frozenset({"task", "answer", "criterion"}): PromptRole.SCORE_EXPLICIT,
-    },
-    "<score>": {
-        frozenset({"task", "answer", "criterion"}): PromptRole.GRADE,
-        # A prompt does not name its gate: the first one that is shown the same answers.
-        **{frozenset(GATES[gate].shows): PromptRole.of_gate(gate) for gate in reversed(Gate)},
-    },
+_FENCES = {
+    **{name: name for name in ("task", "document", "answer", "criterion")},
+    "documents": "document",
+    **dict.fromkeys(("first", "second", "trace", "candidates"), "candidate"),
 }
-"""The form that a prompt's own words ask for (its pack's contract; the first match counts), and by the fields that it
-shows the role that may have asked."""
+"""What the visible name of a fence is, by the input of a prompt that it is around."""
+_ROLES = {
+    (contract.output, frozenset(_FENCES[name] for name in contract.required if name in _FENCES)): role
+    for role, contract in reversed(CONTRACTS.items())
+    if role in ROLE_OF_PROMPT
+}
+"""Who may have asked, by the form that is asked for and the fences that are shown: a prompt does not name its role, and
+of those that look alike, such as gates, the first one is meant.
+"""
+_OUTPUTS = tuple(dict.fromkeys(CONTRACTS[role].output for role in reversed(ROLE_OF_PROMPT)))
 
 
 def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
@@ -111,9 +102,8 @@ async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedRep
     fields: dict[str, list[Fenced]] = {}
     for fenced in read_fences(served.prompt):
         fields.setdefault(fenced.name, []).append(fenced)
-    form = _form_of(served.prompt)
-    role = _FORMS[form].get(frozenset(fields.keys() - {"rubric", "reference"})) if form else None
-    if form is None or role is None:
+    form, shown = _form_of(served.prompt), frozenset(fields.keys() - {"rubric", "reference"})
+    if form is None or (role := _ROLES.get((form, shown))) is None:
         raise ValueError(
             "this judge reads prompts of the embedded world only: "
             f"no role has the fields {sorted(fields)} and this form of reply"
@@ -126,7 +116,7 @@ async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedRep
         reply = Reply(Outcome(0.0, 0.0), Verdict(value=True))
     if reply.value is None:
         return ServedReply(reply.verdict.reasoning)
-    value = Outcome(*(10 * each for each in reply.value)) if form == "<first>" else reply.value
+    value = Outcome(*(10 * each for each in reply.value)) if form is Output.TWO_SCORES else reply.value
     labels = [fenced.mark for fenced in fields.get("candidate", ())]
     return _written(form, value, served.choices, labels, thought=reply.verdict.reasoning, sure=SURE)
 
@@ -145,8 +135,9 @@ def random_reply(served: ServedRequest) -> ServedReply:
         return _token(rng.choice(served.choices), served.choices, 0.9)
     form = _form_of(served.prompt)
     if form is None:
+        known = (OUTPUTS[each].mentions[0] for each in _OUTPUTS)
         raise ValueError(
-            f"the random judge cannot tell what form this prompt asks for: it mentions none of {', '.join(_FORMS)}"
+            f"the random judge cannot tell what form this prompt asks for: it mentions none of {', '.join(known)}"
         )
     fields = read_fences(served.prompt)
     labels = [fenced.mark for fenced in fields if fenced.name == "candidate"]
@@ -155,9 +146,11 @@ def random_reply(served: ServedRequest) -> ServedReply:
     return _written(form, value, (), labels, thought="A die was thrown.")
 
 
-def _form_of(prompt: str) -> str | None:
+def _form_of(prompt: str) -> Output | None:
+    """What the prompt's own words ask for, as the contract of its pack has it."""
     own_words = text_outside(prompt)
-    return next((form for form in _FORMS if form in own_words), None)
+    asked = (each for each in _OUTPUTS if all(words in own_words for words in OUTPUTS[each].mentions))
+    return next(asked, None)
 
 
 _PROBED = ServedReply("1", finish="length")
@@ -206,10 +199,10 @@ def _winners(prompt: str) -> int:
     return numbers[-1]
 
 
-def _drawn(form: str, rng: random.Random, prompt: str, candidates: int, likely: float) -> Any:
+def _drawn(form: Output, rng: random.Random, prompt: str, candidates: int, likely: float) -> Any:
     """A value of the form's kind; `likely`: how often a yes."""
     match form:
-        case "<rubric>":
+        case Output.RUBRIC:
             # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
             criteria = [
                 Criterion(
@@ -221,46 +214,52 @@ def _drawn(form: str, rng: random.Random, prompt: str, candidates: int, likely: 
                 for number in range(1, 6)
             ]
             return Rubric(task_id="served", criteria=tuple(criteria))
-        case "<first>":
+        case Output.TWO_SCORES:
             return Outcome(*(round(rng.uniform(0, 10), 1) for _ in range(2)))
-        case r"\boxed{Tie}":
+        case Output.PREFERENCE:
             return rng.choice(tuple(PREFERENCES.values()))
-        case r"\boxed{0.5}":
+        case Output.CORRECTNESS:
             return rng.choice((0.0, 0.5, 1.0))
-        case r"\boxed{not attempted}":
+        case Output.MATCH:
             return rng.choice(tuple(_MATCHES))
-        case '"winners"':
+        case Output.WINNERS:
             if not 0 < _winners(prompt) <= candidates:
                 raise ValueError(f"{candidates} candidates are shown and no number of winners that fits")
             return rng.sample(range(candidates), _winners(prompt))
-        case '"score"':
+        case Output.RATING:
             return round(rng.uniform(0, 10), 1)
     return rng.random() < likely
 
 
 def _written(
-    form: str, value: Any, choices: tuple[str, ...], labels: Sequence[str], *, thought: str, sure: float = 0.9
+    form: Output,
+    value: Any,
+    choices: tuple[str, ...],
+    labels: Sequence[str],
+    *,
+    thought: str,
+    sure: float = 0.9,
 ) -> ServedReply:
     """A value in the form that was asked for; `labels` are those of the candidates."""
     match form:
-        case "<rubric>":
+        case Output.RUBRIC:
             fields = {"text", "priority", "title", "dimension"}
             items = [each.model_dump(mode="json", include=fields) for each in value.criteria]
             return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>")
-        case '"winners"':
+        case Output.WINNERS:
             return ServedReply(json.dumps({"winners": [labels[number] for number in value]}))
-        case '"score"':
+        case Output.RATING:
             return ServedReply(json.dumps({"score": value}))
-        case "<first>":
+        case Output.TWO_SCORES:
             said = f"<first>{value.first:.3f}</first>\n<second>{value.second:.3f}</second>"
-        case r"\boxed{Tie}":
+        case Output.PREFERENCE:
             winner = "T" if value.first == value.second else "A" if value.first > value.second else "B"
             if choices:
                 return _token(winner, choices, sure)
             said = rf"\boxed{{{'Tie' if winner == 'T' else winner}}}"
-        case r"\boxed{0.5}":
+        case Output.CORRECTNESS:
             said = rf"\boxed{{{value:g}}}"
-        case r"\boxed{not attempted}":
+        case Output.MATCH:
             said = rf"\boxed{{{_MATCHES[value]}}}"
         case _:
             if choices:

@@ -46,5 +46,5 @@ def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
 
 
 def test_a_prompt_that_asks_for_no_known_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="it mentions none of <rubric>"):
+    with pytest.raises(ValueError, match=r"it mentions none of .*<rubric>"):
         random_reply(served("How are you?"))

@@ -12,27 +12,22 @@ from scope_selfplay.judge.model import KEY_FILE, run_key
 
 
 def test_two_runs_of_one_seed_have_different_keys_that_nobody_can_derive(tmp_path: Path) -> None:
-    one, other = (run_key(tmp_path / name, seed=0, began_before=False) for name in ("one", "other"))
+    one, other = (run_key(tmp_path / name) for name in ("one", "other"))
 
     assert len(one) == 32 and len({one, other, fence_key(0)}) == 3
-    assert run_key(tmp_path / "one", seed=0, began_before=False) == one
+    assert run_key(tmp_path / "one") == one
     assert stat.S_IMODE((tmp_path / "one" / KEY_FILE).stat().st_mode) == 0o600
 
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        keys = list(pool.map(lambda _: run_key(tmp_path, seed=0, began_before=False), range(64)))
+        keys = list(pool.map(lambda _: run_key(tmp_path), range(64)))
 
     assert len(set(keys)) == 1 and [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
-
-
-def test_a_run_that_has_paid_for_judgements_keeps_its_key(tmp_path: Path) -> None:
-    assert run_key(tmp_path, seed=7, began_before=True) == fence_key(7)
-    assert run_key(tmp_path, seed=7, began_before=False) == fence_key(7)
 
 
 @pytest.mark.parametrize("content", ["", "not hex", "ab" * 31, "ab" * 33])
 def test_a_damaged_key_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / KEY_FILE).write_text(content)
     with pytest.raises(RecordError, match="64 hex digits"):
-        run_key(tmp_path, seed=0, began_before=False)
+        run_key(tmp_path)

@@ -111,7 +111,7 @@ def test_without_links_a_manifest_is_published_once(
     for attempt in (1, 2, 3):
         publish_manifest(tmp_path, manifest(attempt))
     assert read_manifest(tmp_path) == manifest(1)
-    keys = {run_key(tmp_path, seed=1, began_before=False) for _ in range(3)}
+    keys = {run_key(tmp_path) for _ in range(3)}
     assert len(keys) == 1
 
 
