@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
 .PHONY: test-ranks test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
 .PHONY: images image-worker image-retriever image-trainer image-tag sbom run-folders
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-rollouts bench-ablations bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model bench-ranks
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-rollouts bench-ablations bench-viewer bench-faults bench-real-engine bench-real-answers bench-real-model bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -97,8 +97,8 @@ bench-judge: setup ## the judge client against a loopback engine
 bench-eval: setup ## how full `scope eval` keeps an engine, 10,000 items with 4 samples: [ARGS="--items 1000"]
 	$(BIN)/python -m benchmarks.evaluation $(ARGS)
 
-bench-attacks: setup ## generated attacks on every prompt and reader, for a minute: ARGS="--seconds 600 --seed 1"
-	$(BIN)/python -m benchmarks.attacks $(ARGS)
+bench-attacks: setup ## thousands of generated attacks on every prompt and reader
+	SCOPE_ATTACK_VARIANTS=2000 $(BIN)/pytest tests/unit/test_attacks.py tests/unit/test_further_attacks.py $(ARGS)
 
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts
@@ -115,9 +115,6 @@ bench-real-answers: setup ## what a real model answers from memory and with the 
 bench-real-model: setup ## a real model learns to search, answer and ask: ARGS="--seeds 1 --parts solver"
 	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model $(ARGS)
-
-bench-step: setup ## where a paper-sized training step's time goes, simulated from rates: ARGS="--rates FILE"
-	$(BIN)/python -m benchmarks.step $(ARGS)
 
 bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
 	$(BIN)/python -m benchmarks.viewer $(ARGS)

@@ -1,9 +1,6 @@
 """What the judge's client costs and saves, as ratios within one run (make bench-judge).
 
-    python -m benchmarks.judge --openai-python PYTHON     a Python that has the openai package
-
     engine used      share of a 256-slot engine's capacity that a wave of grades keeps busy       >= 0.95
-    client CPU       CPU seconds per call, ours over the openai client's                          <= 0.33
     prefill          prompt tokens to compute for K=4 criteria, prefix shared over unshared       <= 0.40
 
 The engine is the shipped fake's wire, with log-normal service times; lengths of answers are assumptions. The share is
@@ -14,10 +11,6 @@ does; what the engine computes keeps slots empty, too.
 import asyncio
 import json
 import random
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +26,6 @@ from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
 from scope_selfplay.judge.protocol import GradeQuestion
 from scope_selfplay.judge.questions import JudgePrompts
-from scope_selfplay.net.chat import ONCE, ChatClient, ChatRequest
 from scope_selfplay.net.serve import ServedReply, ServedRequest, reply_app, serving
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import Pack
@@ -85,39 +77,6 @@ async def _grade_many(url: str, calls: int) -> None:
     verdicts = await asyncio.gather(*map(judge.ask, questions))
     assert all(each.value is True for each in verdicts)
     await judge.close()
-
-
-async def client_cpu(calls: int, openai_python: Path) -> dict[str, float | str]:
-    """CPU milliseconds per call of our client and of AsyncOpenAI, each in a process of its own."""
-    script = str(Path(__file__).parent / "openai_client.py")
-    async with serving(engine(BusySlots(Load(0.2, 0.1, SLOTS)))) as url:
-        ours = await _printed(
-            [sys.executable, "-m", "benchmarks.judge", "--client", url, "--calls", str(calls)]
-        )
-        theirs = await _printed([str(openai_python), script, url, str(calls), MODEL])
-    if ours is None or theirs is None:
-        return {"ours_ms": ours or "failed", "openai_ms": f"not measured with {openai_python}"}
-    return {"ours_ms": ours, "openai_ms": theirs, "ratio": ours / theirs}
-
-
-async def _printed(command: Sequence[str]) -> float | None:
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    printed, _ = await process.communicate()
-    return None if process.returncode else float(printed)
-
-
-async def _our_client(url: str, calls: int) -> float:
-    """CPU milliseconds per call, after one warm call."""
-    prompt = _prompts(1)[0]
-    async with ChatClient(url, model=MODEL, retry_policy=replace(ONCE, connections=SLOTS)) as client:
-
-        async def one(number: int) -> None:
-            await client.complete(ChatRequest(f"{prompt} {number}", 16_384, 0.6))
-
-        await one(-1)
-        start = time.process_time()
-        await asyncio.gather(*(one(number) for number in range(calls)))
-        return 1000 * (time.process_time() - start) / calls
 
 
 def prefill(answers: int) -> dict[str, float]:
@@ -180,19 +139,10 @@ def _encoder() -> Any:
 
 
 def main() -> None:
-    here = Path(sys.executable)
-    options = read_options(__doc__, calls=4096, mean=1.5, openai_python=here, client="")
-    if options.client:
-        print(asyncio.run(_our_client(options.client, options.calls)))
-        return
+    options = read_options(__doc__, calls=4096, mean=1.5)
     load = Load(options.mean, 0.5, SLOTS)
-    results = {
-        "assumed": load._asdict(),
-        "prefill": prefill(25),
-        "engine used": engine_used(load, options.calls),
-        "client CPU": asyncio.run(client_cpu(2000, options.openai_python)),
-    }
-    print(json.dumps(results, indent=1))
+    found = {"prefill": prefill(25), "engine used": engine_used(load, options.calls)}
+    print(json.dumps({"assumed": load._asdict(), **found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.stepped import SteppedEngine
 from scope_selfplay.plan.memory import GIB
-from scope_selfplay.plan.size import model_size
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_groups
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -54,13 +53,6 @@ def sleeping(context: PartContext) -> None:
         sampled_per_second=rollouts.rates[-1],
         read_per_second=rollouts.reading[-1],
         step_seconds=lines[-1]["step_seconds"],
-    )
-    context.findings.rate(
-        model_size(str(policy)).parameters,
-        decode_step=len(rollouts.last) / rollouts.rates[-1],
-        prefill=rollouts.reading[-1],
-        transfer=engine.woken[-1],
-        sleep=engine.asleep[-1],
     )
     # The cache, which is most of vLLM's share, is there for the rollouts alone.
     least = 0.5 * SHARE * total / GIB - 8
@@ -103,7 +95,6 @@ class _Rollouts:
         self.free: list[int] = []
         self.rates: list[float] = []
         self.reading: list[float] = []
-        self.last: list[Sample] = []
 
     async def sample_step(
         self, records: Sequence[str], step: int, sampled: Callable[[Rows], None]
@@ -113,13 +104,13 @@ class _Rollouts:
         count = len(records) * self._group
         prompts = [tuple(range(100 + place, 100 + place + PROMPT)) for place in range(count)]
         begins = perf_counter()
-        self.last = await asyncio.gather(
+        samples = await asyncio.gather(
             *(self._source.generate(Generate(prompt, SAMPLED), (step, prompt[0])) for prompt in prompts)
         )
-        self.rates.append(sum(len(each.ids) for each in self.last) / (perf_counter() - begins))
+        self.rates.append(sum(len(each.ids) for each in samples) / (perf_counter() - begins))
         self.free.append(torch.cuda.mem_get_info()[0])
         self.reading.append(await self._read(step, count))
-        rewarded = zip(prompts, self.last, strict=True)
+        rewarded = zip(prompts, samples, strict=True)
         rollouts = [_rewarded(prompt, sample, place) for place, (prompt, sample) in enumerate(rewarded)]
         return StepResult(in_groups(rollouts, self._group), {})
 

@@ -14,7 +14,6 @@ from benchmarks.gpu.made_up import Stopped
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.plan.memory import GIB
-from scope_selfplay.plan.size import model_size
 from scope_selfplay.run.run import Run, open_run
 from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
@@ -59,13 +58,7 @@ def _measure(context: PartContext, role: Stage, engine: str) -> None:
     with suppress(Stopped):
         train(run, 1)
     line = read_rows(run.folder.stage(1, role).metrics)[-1]
-    running = size.batch * context.scale.group
-    tokens = line["completion_tokens"] * running
-    outside = _note(context, line, tokens)
-    if engine == "vllm_colocated":
-        # So few sequences that a step of the engine is all weights.
-        per_second = tokens / line["rollout_seconds"]
-        context.findings.rate(model_size(str(policy)).parameters, decode_step=running / per_second)
+    outside = _note(context, line, line["completion_tokens"] * size.batch * context.scale.group)
     context.findings.claim(line["searches"] > 0, "no episode searched")
     if role is Stage.SOLVER and context.scale.on_gpu:
         context.findings.claim(

@@ -1,7 +1,4 @@
-"""What a part finds, noted as it goes; and the file of results: one JSON object a line, one line a part.
-
-`benchmarks.step_rates` reads its `rates`.
-"""
+"""What a part finds, noted as it goes; and the file of results: one JSON object a line, one line a part."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -27,10 +24,6 @@ class Found(BaseModel):
     skipped: str | None = None
     broken: tuple[str, ...] = ()
     figures: Mapping[str, float | str] = {}
-    parameters: float | None = None
-    """Of the model that `rates` were measured with."""
-    rates: Mapping[str, float] = {}
-    """By the names and in the units of `benchmarks.step_rates.Rates`."""
 
 
 class PartLine(BaseModel):
@@ -43,8 +36,6 @@ class PartLine(BaseModel):
     reason: str | None
     seconds: float
     figures: Mapping[str, float | str]
-    parameters: float | None
-    rates: Mapping[str, float]
     scale: str
     machine: str
     versions: Mapping[str, str]
@@ -72,10 +63,6 @@ class Findings:
 
     def note(self, **figures: float | str) -> None:
         self._update(figures={**self.found.figures, **figures})
-
-    def rate(self, parameters: float, **rates: float) -> None:
-        """Rates of a GPU, in the units of `benchmarks.step_rates`."""
-        self._update(parameters=parameters, rates={**self.found.rates, **rates})
 
     def claim(self, kept: bool, otherwise: str) -> None:
         """Where it is not kept the part goes on, and has failed."""

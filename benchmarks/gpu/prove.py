@@ -162,8 +162,6 @@ def _line(part: Part, scale: Scale, machine: Machine, ending: Ending, found: Fou
         reason="; ".join(reasons) or None,
         seconds=round(ending.seconds, 2),
         figures=found.figures,
-        parameters=found.parameters,
-        rates=found.rates,
         scale=scale.name,
         machine=machine.name,
         versions=machine.versions,

@@ -9,9 +9,7 @@ from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
 from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
 from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
-from scope_selfplay.plan.size import model_size
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 
 FIRST_KL = 1e-3
@@ -19,8 +17,7 @@ ROLES: dict[str, type[TrainConfig]] = {"challenger": ChallengerConfig, "solver":
 
 
 def solver(context: PartContext) -> None:
-    job, times = _train(context, "solver", context.random_policy(context.scale.whole))
-    _note_rates(context, job, times)
+    _train(context, "solver", context.random_policy(context.scale.whole))
 
 
 def challenger(context: PartContext) -> None:
@@ -67,9 +64,7 @@ def note_step(context: PartContext, lines: list[dict[str, Any]], tokens: int, ti
     claim(first["learning_rate"] > 0, "step 1 has learning rate 0")
 
 
-def _train(
-    context: PartContext, role: str, policy: Path, model: ModelConfig | None = None
-) -> tuple[GrpoJob, StepTimes]:
+def _train(context: PartContext, role: str, policy: Path, model: ModelConfig | None = None) -> None:
     """Two steps; the third is never made, so nothing is saved."""
     lengths = context.scale.lengths[role]
     job = job_of(
@@ -91,13 +86,3 @@ def _train(
     rows = context.scale.batch * context.scale.group
     note_step(context, read_rows(job.folder.metrics), rows * sum(lengths), times)
     note_peak(context, job)
-    return job, times
-
-
-def _note_rates(context: PartContext, job: GrpoJob, times: StepTimes) -> None:
-    figures = context.findings.found.figures
-    context.findings.rate(
-        model_size(str(job.start.base)).parameters,
-        reference=float(figures["reference_per_second"]),
-        update=float(figures["trained_per_second"]),
-    )

@@ -1,6 +1,10 @@
-"""Every attack of the reference, and generated variants of it, against what must hold (docs/security.md)."""
+"""Every attack of the reference, and generated variants of it, against what must hold (docs/security.md).
+
+`make bench-attacks` tries thousands of variants instead of dozens.
+"""
 
 import json
+import os
 import random
 import re
 import unicodedata
@@ -17,6 +21,7 @@ from starlette.routing import Route
 
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import (
     ControlTags,
     Suspicion,
@@ -28,15 +33,26 @@ from scope_selfplay.base.text import (
     printable,
     suspicions,
 )
-from scope_selfplay.base.values import Passage
+from scope_selfplay.base.values import Criterion, Document, Passage, Role, Rollout, Rubric, Task, Turn
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
-from scope_selfplay.judge.fences import Fencer, fence_key, read_fences
+from scope_selfplay.judge.fences import Fenced, Fencer, fence_key, read_fences, text_outside
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
-from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
+from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.judge.replies import (
     parse_correctness,
     parse_preference,
@@ -64,7 +80,7 @@ from tests.unit.prompts.packs import SAMPLES
 from tests.word_codec import WordCodec
 
 CASES = read_reference("attacks.json")["cases"]
-VARIANTS = 40
+VARIANTS = int(os.environ.get("SCOPE_ATTACK_VARIANTS", "40"))
 READERS: dict[str, Callable[[str], object]] = {
     "score": parse_score,
     "rating": parse_rating,
@@ -95,6 +111,54 @@ def test_no_control_tag_reaches_a_judge(case: dict[str, Any]) -> None:
         assert not control_tag_in(seen), (text, fenced.text)
         assert not any(token in seen for token in case.get("tokens", ()))
         assert clean(fenced.text, tags) == fenced.text, text
+
+
+def questions(text: str) -> list[Question[Any]]:
+    """All that a judge is asked, with the attack wherever a text of others goes."""
+    task = Task(id="t", text=text, type="long_form_qa", document_id="d", reference=text)
+    document = Document(id="d", title=text, text=text)
+    rubric = Rubric(task_id="t", criteria=(Criterion(text=text, title=text),))
+    turns = (
+        Turn(thinking=text, query=text, passages=(Passage(id="p", title=text, text=text),), text=text),
+        Turn(thinking=text, text=text),
+    )
+    one, two, three = (
+        Rollout(id=str(n), role=Role.SOLVER, checkpoint="", subject_id="t", turns=turns, answer=f"{text}{n}")
+        for n in range(3)
+    )
+    by = {Scale.EXPLICIT: rubric.criteria[0]}
+    return [
+        *(GateQuestion(task, gate, document) for gate in Gate),
+        RubricQuestion(task, [document] * 2),
+        RubricQuestion(task, ()),
+        GradeQuestion(task, rubric.criteria[0], text),
+        SelectQuestion(task, rubric, [one, two, three], 1),
+        *(PairQuestion(task, one, two, style=style, rubric=rubric) for style in Style),
+        *(ScoreQuestion(task, one, by.get(scale, rubric), scale=scale) for scale in Scale),
+    ]
+
+
+def all_fences(fences: tuple[Fenced, ...]) -> list[Fenced]:
+    return [each for fence in fences for each in (fence, *all_fences(fence.inner))]
+
+
+def names_of(prompt: str) -> list[str]:
+    """Without reasoning in the open: a text that begins with a call has none."""
+    return [each.name for each in all_fences(read_fences(prompt)) if each.name != "reasoning"]
+
+
+@pytest.mark.parametrize("number", range(len(questions(""))))
+def test_no_text_leaves_its_fence_in_any_prompt_of_a_judge(pack: Pack, number: int) -> None:
+    prompts = JudgePrompts(pack, JudgeConfig(), key=fence_key("attacks"))
+    seeds = [case["text"] for case in CASES if case["kind"] in ("text", "screen", "policy", "result")]
+    frame, rng = prompts.render(questions("harmless")[number]).prompt, random.Random(number)
+    for _ in range(VARIANTS):
+        (attack,) = variants(rng.choice(seeds), rng, 1)
+        prompt = prompts.render(questions(attack)[number]).prompt
+        assert names_of(prompt) == names_of(frame), attack
+        assert text_outside(prompt).count("\n") == text_outside(frame).count("\n"), attack
+        assert not any(control_tag_in(as_read(each.text)) for each in all_fences(read_fences(prompt))), attack
+        prompt.encode()
 
 
 @of_kind("reply")

@@ -206,12 +206,6 @@ def test_a_prompt_over_its_limit_fails_before_anything_is_sampled() -> None:
     assert "limit 3" in stop.value.value.error
 
 
-def test_the_requests_carry_the_familys_stops_and_whether_to_be_greedy() -> None:
-    request = solver(greedy=True).request
-    assert isinstance(request, Generate)
-    assert request.greedy and request.stop == ("</search>", "</task>", "</answer>")
-
-
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_greedy_turn_has_no_probabilities_of_a_draw(greedy: bool) -> None:
     rollout = solver(greedy=greedy).say(ANSWER).rollout
@@ -251,11 +245,6 @@ def test_a_search_beyond_the_agreed_ones_is_not_run() -> None:
 def test_a_challenger_may_write_its_task_early() -> None:
     rollout = challenger(turns=3).say(TASK).rollout
     assert (rollout.task, rollout.searches) == ("Name the heron.", 0)
-
-
-def test_ids_of_rollouts_follow_from_their_keys() -> None:
-    first, second = solver().say(ANSWER).rollout, solver().say("x").rollout
-    assert first.id == second.id
 
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "the heron"}}\n</tool_call>'
@@ -327,16 +316,6 @@ async def test_a_driver_connects_episode_engine_and_retriever() -> None:
     rollout = await run_episode(episode_about(codec, "a"), model, searching(Library(), 2), key=("a",))
     assert rollout.answer == "It is the heron."
     assert [each.text for each in rollout.turns[0].passages] == ["the heron"] * 2
-    assert rollout.index == "library"
-
-
-async def test_a_driver_turns_a_fault_into_a_failed_rollout() -> None:
-    codec = WordCodec()
-    model = scripted(codec, {"a": [SEARCH]})
-    rollout = await run_episode(
-        episode_about(codec, "a"), model, searching(Library(broken=True), 1), key=("a",)
-    )
-    assert (rollout.status, rollout.error) == (RolloutStatus.FAILED, "retriever down")
     assert rollout.index == "library"
 
 

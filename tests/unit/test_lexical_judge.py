@@ -23,7 +23,6 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.corpus.world import (
     BY_NOUN,
-    RELATIONS,
     Entity,
     FactQuestion,
     make_documents,
@@ -357,12 +356,6 @@ async def test_what_is_not_of_this_world_has_no_score_and_no_winners() -> None:
         await JUDGE.ask(PairQuestion(task, answer_of("x"), answer_of("y"), style=Style.SCORES))
 
 
-def test_a_judge_is_named_by_what_it_knows() -> None:
-    assert JUDGE.identity == LexicalJudge(DOCUMENTS[::-1]).identity
-    assert JUDGE.identity != LexicalJudge(DOCUMENTS[1:]).identity
-    assert set(RELATIONS) == set(FIRST.links)
-
-
 class Strict:
     """A judge that gives the verdicts it was made with, in the order of the criteria."""
 
@@ -406,22 +399,3 @@ async def test_a_failed_rollout_has_no_score() -> None:
     judge = Strict(True, True, True)
     grade = await graded(judge, answer_of(None).model_copy(update={"status": RolloutStatus.FAILED}))
     assert (grade.score, grade.verdicts, judge.calls) == (None, (), [])
-
-
-@pytest.mark.parametrize(
-    ("values", "score"),
-    [
-        ((True, False, False), 0.2),
-        ((False, True, False), 0.6),
-        ((True, None, True), 1.0),
-        ((None, False, None), 0.0),
-        ((None, None, None), None),
-    ],
-)
-async def test_the_score_is_the_weighted_share_of_the_verdicts_that_there_are(
-    values: tuple[bool | None, ...], score: float | None
-) -> None:
-    judge = Strict(*values)
-    grade = await graded(judge, answer_of("It is the heron."))
-    assert grade.score == (None if score is None else pytest.approx(score))
-    assert judge.calls == [("k", 0), ("k", 1), ("k", 2)]

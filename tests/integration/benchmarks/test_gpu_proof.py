@@ -12,7 +12,6 @@ pytest.importorskip("bm25s", reason="needs the local extra")
 
 from benchmarks.gpu.findings import PartLine, Status, check
 from benchmarks.gpu.part import BY_NAME, PARTS
-from benchmarks.step_rates import read_rates
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -55,12 +54,6 @@ def test_every_part_writes_its_line_in_order_and_only_those_with_vllm_are_skippe
             assert (line.status, line.reason) == (Status.OK, None)
             assert set(line.figures) >= FIGURES[line.part]
         assert line.machine.endswith("CPU") and {"torch", "trl", "python"} <= set(line.versions)
-
-
-def test_the_simulated_step_takes_its_rates_from_the_file(proof: Path) -> None:
-    rates = read_rates(proof / "results.jsonl")
-    assert set(rates.sources) == {"reference", "update"}
-    assert all(where.startswith("measured: ") for where in rates.sources.values())
 
 
 def test_no_weights_are_left_behind(proof: Path) -> None:

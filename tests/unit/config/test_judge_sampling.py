@@ -18,8 +18,3 @@ def test_what_the_config_says_of_the_judge_stays() -> None:
     changes = ["solver.reward=tournament_grpo_2_1_1", "judge.calls.compare.temperature=0.3"]
     call = load_config(None, changes).judge.calls[JudgeRole.COMPARE]
     assert (call.temperature, call.top_p) == (0.3, 0.95)
-
-
-def test_a_config_that_is_written_out_and_read_again_is_the_same() -> None:
-    config = load_config(None, ["solver.reward=pairwise"])
-    assert type(config).model_validate(config.model_dump(mode="json")).hash == config.hash

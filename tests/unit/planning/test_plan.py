@@ -10,13 +10,11 @@ from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError, UserError
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import RunConfig
 from scope_selfplay.plan.commands import PAPER as PAPERS
 from scope_selfplay.plan.load import make_plan
 from scope_selfplay.plan.size import Assumptions, model_size
 from scope_selfplay.store.folder import Stage
 
-ROOT = Path(__file__).parents[3]
 PAPER = load_config(None, PAPERS)
 QWEN3_8B = {
     "hidden_size": 4096,
@@ -123,14 +121,3 @@ def test_ones_own_documents_are_counted(tmp_path: Path) -> None:
     assert found["documents"]["advice"].startswith("add ")
     away = plan("--set", "domain=wikipedia", "--set", "corpus.path=/data/none-such").output
     assert "documents: /data/none-such is not on this machine and not counted" in away
-
-
-def test_the_configs_of_the_papers_models_keep_its_numbers() -> None:
-    for folder, dialect in (("qwen3-8b", "qwen3"), ("qwen2.5-7b", "qwen2.5"), ("olmo-3-7b", "olmo3")):
-        config = load_config(ROOT / "k8s" / "runs" / folder / "run.yaml")
-        assert config.model.dialect == dialect
-        plain = RunConfig()
-        for role in ("challenger", "solver"):
-            ours, papers = getattr(config, role), getattr(plain, role)
-            assert ours == papers.model_copy(update={"micro_tokens": ours.micro_tokens})
-        assert (config.tasks, config.iterations) == (plain.tasks, plain.iterations)

@@ -1,7 +1,6 @@
 """What a model reads: golden texts, one pass over hostile values, strict inputs."""
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from scope_selfplay.base.text import clean_for_policy
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
-from tests.reference_files import read_reference
 from tests.unit.prompts.packs import PROMPTS, REPOSITORY, SAMPLES, TAUGHT_PACK, prompt_text, write_pack
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "prompts"
@@ -120,21 +118,7 @@ def test_what_differs_comes_last_so_that_criteria_share_a_prefix(wikipedia: Pack
         assert one[: one.index("first: x")] == other[: other.index("second: x")]
 
 
-def test_a_pack_crosses_process_borders(wikipedia: Pack) -> None:
-    wikipedia.render(PromptRole.SOLVER, **samples_for(PromptRole.SOLVER))
-    copy = pickle.loads(pickle.dumps(wikipedia))
-    assert (copy, copy.hash) == (wikipedia, wikipedia.hash)
-
-
 def test_a_role_that_a_pack_lacks_is_a_users_mistake(wikipedia: Pack) -> None:
     bare = wikipedia.model_copy(update={"prompts": ()})
     with pytest.raises(PromptError, match=r"has no grade prompt; add grade\.md"):
         bare.render(PromptRole.GRADE, task="t", answer="a", criterion="c")
-
-
-def test_values_of_the_hostile_cases_stay_as_they_are(wikipedia: Pack) -> None:
-    for case in read_reference("hostile_answers.json")["cases"]:
-        answer = case.get("answer")
-        if isinstance(answer, str):
-            text = wikipedia.render(PromptRole.GRADE, task="T", answer=answer, criterion="C")
-            assert f"\nAnswer:\n{answer}\n\nThe one criterion:\nC" in text, case["name"]

@@ -36,11 +36,6 @@ def support() -> Pack:
 
 
 @pytest.fixture(scope="module")
-def body(support: Pack) -> dict[PromptRole, str]:
-    return {prompt.role: prompt.body for prompt in support.prompts}
-
-
-@pytest.fixture(scope="module")
 def documents(support: Pack) -> list[Document]:
     return read_documents(PAGES, support.domain.corpus_reader)
 
@@ -49,26 +44,6 @@ def test_the_support_pack_is_complete_and_inherits_only_what_is_shared(support: 
     assert support.roles == tuple(PromptRole)
     inherited = {each.what for each in pack_origins(PROMPTS / "support") if "inherited" in each.reason}
     assert inherited == {"task_types.creative_writing", *(role.file_name for role in SHARED)}
-
-
-def test_shared_prompts_speak_of_no_kind_of_task(body: dict[PromptRole, str]) -> None:
-    assert [role for role in SHARED if "research" in body[role].lower()] == []
-
-
-def test_no_example_comes_from_the_pages_that_the_pack_is_tried_on(body: dict[PromptRole, str]) -> None:
-    assert [role for role, text in body.items() if "Brevik" in text or "gatectl" in text] == []
-
-
-def test_the_pages_become_sections_that_name_product_and_version(documents: list[Document]) -> None:
-    assert len(documents) == 44
-    assert all(
-        each.title.startswith(("Brevik Gate 4 (", "Brevik Sense 2 (", "Brevik Gate 4 and"))
-        for each in documents
-    )
-    by_id = {each.id: each for each in documents}
-    code = by_id["gate/error-codes.md#e-307-uplink-closed-by-the-server"]
-    assert code.title == "Brevik Gate 4 (4.2, 4.3, 4.4): Error codes > E-307: uplink closed by the server"
-    assert "`uplink.keepalive_s`" in code.text and code.source == "gate/error-codes.md"
 
 
 def test_the_challenger_reads_a_section_with_its_product(support: Pack, documents: list[Document]) -> None:

@@ -85,19 +85,6 @@ async def test_the_queue_is_full_at_its_capacity_and_says_when_it_has_room() -> 
     assert not batcher.is_full
 
 
-async def test_who_comes_back_waits_for_what_is_missing_and_not_for_the_whole_queue() -> None:
-    engine = HeldEngine(seconds=None)
-    capacities = {100: 201, 200: 101}
-    for capacity, missing in capacities.items():
-        batcher = Batcher(engine, capacity=capacity)
-        answers = [batcher.submit("runs", 1)]
-        await asyncio.sleep(0)
-        answers += [batcher.submit(str(place), 1) for place in range(300)]
-        assert batcher.overloaded().retry_after == pytest.approx(missing / 100)
-        for answer in answers:
-            answer.cancel()
-
-
 async def test_a_failing_batch_fails_its_own_queries_only() -> None:
     batcher = Batcher(HeldEngine())
     with pytest.raises(SearchError):
@@ -129,10 +116,3 @@ async def test_two_slots_work_at_the_same_time() -> None:
     assert engine.batches == [["a"], ["b"]]
     engine.go.set()
     await asyncio.gather(*answers)
-
-
-async def test_draining_waits_for_everything_that_was_accepted() -> None:
-    batcher = Batcher(HeldEngine(seconds=0.01), max_batch=1)
-    answers = [batcher.submit(str(place), 1) for place in range(5)]
-    await batcher.drain()
-    assert all(answer.done() for answer in answers)

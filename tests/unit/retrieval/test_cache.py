@@ -53,18 +53,6 @@ async def test_a_remembered_answer_needs_no_search_but_another_topk_does() -> No
     assert not cache.is_missing(["q", "q", "new"], 3)
 
 
-async def test_the_answer_used_longest_ago_is_forgotten_first() -> None:
-    searches = Searches()
-    cache = AnswerCache(searches, 2)
-    for query in ("a", "b", "a", "c"):
-        if not (answer := cache.ask(query, 1)).done():
-            searches.pending[query, 1].set_result([])
-            await answer
-            await settle()
-    assert not cache.is_missing(["a", "c"], 1)
-    assert cache.is_missing(["b"], 1)
-
-
 async def remember(cache: AnswerCache, searches: Searches, query: str, topk: int, hits: list[Hit]) -> None:
     answer = cache.ask(query, topk)
     searches.pending[query, topk].set_result(hits)

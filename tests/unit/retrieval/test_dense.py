@@ -16,15 +16,12 @@ from retrieval.dense import (
     DenseIndex,
     ExhaustiveSearch,
     IvfIndex,
-    Nearest,
     RefinedIvf,
     exact,
     fine_codes,
     fine_span,
-    hits,
     measure,
     open_vectors,
-    recall,
     tune,
 )
 from retrieval.folder import IndexManifest, read_manifest
@@ -76,10 +73,6 @@ def test_exact_over_blocks_equals_one_search() -> None:
     assert (blocks.rows == ExhaustiveSearch(vectors).nearest(vectors[:20], 5).rows).all()
 
 
-def test_recall_counts_the_share_of_expected_rows() -> None:
-    assert recall(np.array([[1, 2, 3], [4, -1, -1]]), np.array([[3, 2, 9], [5, 6, 4]])) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("profile", [ProfileName.BALANCED, ProfileName.COMPACT])
 def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: ProfileName) -> None:
     """FAISS stores garbage without a word when `add_core` is called on some indexes: recall 0."""
@@ -106,11 +99,6 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     garbage = index_of(unit(draw, 2000))
     _, refused = tune(garbage, vectors[:100], expected, 0.9)
     assert measure(garbage.nearest, vectors[:100], expected) == refused.recall < 0.9
-
-
-def test_fillers_of_a_too_large_topk_are_not_hits() -> None:
-    nearest = Nearest(np.array([[0.9, 0.9, -3.4e38]], dtype=np.float32), np.array([[7, 2, -1]]))
-    assert [hit.row for hit in hits(nearest)[0]] == [2, 7]
 
 
 @pytest.mark.parametrize("profile", DENSE)

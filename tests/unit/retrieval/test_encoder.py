@@ -3,8 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from retrieval.bert_onnx import read_pooling, write_bert
 from retrieval.dense import check_encoder
@@ -13,7 +11,6 @@ from retrieval.encoder import (
     Backend,
     Encoder,
     encoder_hash,
-    length_groups,
     open_encoder,
     prepare_encoder,
 )
@@ -173,12 +170,3 @@ def test_an_encoder_of_8_bit_queries_is_refused_and_says_what_to_do(model: Path,
         CheckpointError, match="int8 queries, which are no longer encoded: build the index again"
     ):
         open_encoder(tmp_path)
-
-
-@given(st.lists(st.integers(1, 512), max_size=64))
-def test_length_groups_cover_every_text_once_with_little_padding(lengths: list[int]) -> None:
-    groups = list(length_groups(lengths))
-    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
-    for group in groups:
-        padded = len(group) * max(lengths[place] for place in group)
-        assert sum(lengths[place] for place in group) >= 0.98 * padded - 1e-9

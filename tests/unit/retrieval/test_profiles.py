@@ -1,31 +1,8 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from retrieval.profiles import PROFILES, BuildEstimate, ProfileName, cells, estimate, factory
+from retrieval.profiles import PROFILES, BuildEstimate, ProfileName, estimate
 
 WIKIPEDIA = 21_015_324
-
-
-@given(st.integers(1, 10**10))
-def test_cells_scale_with_the_square_root_between_one_and_65536(rows: int) -> None:
-    assert 1 <= cells(rows) <= 65_536
-    assert cells(rows) <= cells(rows + 1)
-    assert cells(rows) == 1 or rows / cells(rows) >= 39
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "expected"),
-    [
-        (ProfileName.COMPACT, 4 * WIKIPEDIA * 4, "IVF65536_HNSW32,RaBitQ"),
-        (ProfileName.BALANCED, 1_000_000_000, "IVF65536_HNSW32,SQ8"),
-        (ProfileName.BALANCED, 1_000_000, "IVF4000,SQ8"),
-        (ProfileName.COMPACT, 1240, "IVF31,RaBitQ"),
-        (ProfileName.FLAT, 1240, ""),
-    ],
-)
-def test_factory_strings(name: ProfileName, rows: int, expected: str) -> None:
-    assert factory(name, rows) == expected
 
 
 def of_wikipedia(name: ProfileName) -> BuildEstimate:
