@@ -17,8 +17,8 @@ from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.designs.answers import behaviour_metrics
 from scope_selfplay.inference import server
 from scope_selfplay.inference.commands import serve_model
-from scope_selfplay.judge.account import JudgeMetrics
-from scope_selfplay.judge.commands import ROLES, judge, serve_judge
+from scope_selfplay.judge.commands import judge, serve_judge
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.rewards.measures import RolloutClock, joined_values
 from scope_selfplay.training.loss import PassTotals
 from scope_selfplay.training.metrics import group_metrics, row_metrics, update_metrics
@@ -64,8 +64,7 @@ NAMED: dict[tuple[str, str], Iterable[str]] = {
     ("judge.md", "`{}"): [
         *(f"judge.{name}" for name in JudgeConfig.model_fields),
         *(name for part in JUDGE_PARTS for name in part.model_fields),
-        *metrics_of(JudgeMetrics().render()),
-        *ROLES,
+        *ROLE_OF_PROMPT,
     ],
     ("judge.md", "{}"): options_of(serve_judge, *judge.commands.values()),
     ("serving.md", "`{}`"): [*options_of(serve_model), *choices(ModelConfig, "engine")],
