@@ -283,8 +283,11 @@ def test_turns_stop_behind_their_tags_and_are_trained_on_where_they_are_cut(loop
             assert sum(turn.text.count(stop) for stop in stops) <= 1, turn.text
         if rollout.status is RolloutStatus.TRUNCATED:
             assert rollout.answer is None and rewarded.truncated and rewarded.rows
+    # Which role is cut is the draw of an engine whose batches are never the same twice.
     cut = [
-        rollout.turns[-1].text for rollout, _ in loop.watched.of(Role.SOLVER) if rollout.status == "truncated"
+        rollout.turns[-1].text
+        for rollout, _ in loop.watched.rewarded
+        if rollout.status is RolloutStatus.TRUNCATED
     ]
     print(f"{sum(ends)} of {len(ends)} turns end with a tag; cut: {cut[:5]}")
     assert sum(ends) > len(ends) / 2 and cut
@@ -338,6 +341,9 @@ def test_rewards_of_the_solver_are_made_of_verdicts_and_never_of_rubbish(loop: L
     stage = loop.stage(1, Stage.SOLVER)
     grades = {grade.rollout_id: grade for grade in read_records(stage.grades, Grade)}
     thin = _thin_groups(loop.watched.of(Role.SOLVER), grades, most=loop.run.config.solver.reward.max_missing)
+    # A small model may ask the same of two documents; the judge reads the task and the answer, and answers by these.
+    made = read_records(loop.stage(1, Stage.TASKS).candidates, Candidate)
+    texts = {candidate.task.id: candidate.task.text for candidate in made if candidate.task is not None}
     answers: dict[tuple[str, str], set[bool]] = {}
     masked = 0
     for rollout, rewarded in loop.watched.of(Role.SOLVER):
@@ -348,7 +354,8 @@ def test_rewards_of_the_solver_are_made_of_verdicts_and_never_of_rubbish(loop: L
         assert (rewarded.reward is None) is (grade.score is None or rollout.subject_id in thin)
         masked += rewarded.reward is None
         if any(verdict.attempts for verdict in grade.verdicts):
-            answers.setdefault((rollout.subject_id, rollout.answer or ""), set()).add(grade.score is None)
+            judged = texts[rollout.subject_id], rollout.answer or ""
+            answers.setdefault(judged, set()).add(grade.score is None)
     assert all(len(said) == 1 for said in answers.values())
     left_out = [answer for answer, said in answers.items() if said == {True}]
     assert (len(answers), len(left_out)) == (len(loop.by_answer.known), loop.by_answer.rubbish)
