@@ -85,7 +85,7 @@ def build(
     """
     from retrieval.build import build_bm25
     from retrieval.corpus import chunked, read_documents, read_questions
-    from scope_selfplay.corpus.survey import listed
+    from scope_selfplay.corpus.read import listed
 
     _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
     asked = read_questions(questions) if questions else ()

@@ -12,8 +12,7 @@ from retrieval.passages import LONGEST_ID, Passages
 from scope_selfplay.base.errors import CheckpointError, CorpusError
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.cut import Chunker, CountTokens
-from scope_selfplay.corpus.read import located_documents, read_lines
-from scope_selfplay.corpus.survey import survey
+from scope_selfplay.corpus.read import located_documents, read_lines, survey
 from scope_selfplay.net.json import parse_object
 from scope_selfplay.store.folder import checksum
 

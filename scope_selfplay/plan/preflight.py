@@ -14,7 +14,7 @@ from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import CorpusConfig, RunConfig
-from scope_selfplay.corpus.survey import survey
+from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import HELD_OUT, read_article
 from scope_selfplay.judge.endpoint import ask_endpoints
 from scope_selfplay.net.loops import at_once

@@ -62,8 +62,8 @@ def documents(
     With --json the lines are a corpus themselves: for corpus.path of a run, `scope index build`, or an engine of yours.
     """
     from scope_selfplay.base.text import one_line
+    from scope_selfplay.corpus.read import listed as listed_files
     from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.survey import listed as listed_files
 
     skipped: dict[Path, str] = {}
     if path.suffix in CONFIGS:

@@ -24,7 +24,7 @@ from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Pas
 from scope_selfplay.cli import cli
 from scope_selfplay.corpus import convert as conversion
 from scope_selfplay.corpus.convert import NotConverted, to_markdown
-from scope_selfplay.corpus.survey import survey
+from scope_selfplay.corpus.read import survey
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.dialects.turns import ToolForm
 from scope_selfplay.evaluation.rows import Row

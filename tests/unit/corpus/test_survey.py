@@ -10,8 +10,7 @@ from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import CorpusReader
 from scope_selfplay.config.run import CorpusConfig
-from scope_selfplay.corpus.read import read_documents, read_run_corpus
-from scope_selfplay.corpus.survey import survey
+from scope_selfplay.corpus.read import read_documents, read_run_corpus, survey
 from scope_selfplay.run.commands import documents
 
 HTML = (
@@ -82,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.survey.can_convert", lambda: False)
+    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     found = survey(folder, None)
     assert [path.name for path in found.read] == ["a.md", "b.txt"]
     reasons = {path.name: reason for path, reason in found.skipped.items()}
@@ -104,7 +103,7 @@ def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
 def test_a_folder_of_which_nothing_is_read_says_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.survey.can_convert", lambda: False)
+    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     (tmp_path / "a.pdf").write_bytes(pdf("x"))
     with pytest.raises(CorpusError, match=r"\(1 skipped: 1 need pip install .* \(a\.pdf\)"):
@@ -112,7 +111,7 @@ def test_a_folder_of_which_nothing_is_read_says_what_is_there(
 
 
 def test_a_run_says_which_files_it_leaves_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.survey.can_convert", lambda: False)
+    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     said: list[str] = []
     settings = CorpusConfig(path=str(folder))
     read = read_run_corpus(
