@@ -11,8 +11,9 @@ from scope_selfplay.base.values import Candidate, Role
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import grade_answer
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.work import accepted_in
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import Stage

@@ -287,7 +287,7 @@ def score(policy: Path, root: Path) -> dict[str, Any]:
     from scope_selfplay import DEFAULT_CONFIG
     from scope_selfplay.base.terminal import Progress
     from scope_selfplay.config.load import load_config
-    from scope_selfplay.run.run import open_run
+    from scope_selfplay.run.begin import open_run
     from scope_selfplay.stages.compare import compare
     from scope_selfplay.stages.tasks import make_tasks
 

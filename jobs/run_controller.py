@@ -77,7 +77,7 @@ def read_inputs(
     from scope_selfplay.config.load import load_config
     from scope_selfplay.driver.loop import Inputs
     from scope_selfplay.prompts.folder import load_pack
-    from scope_selfplay.run.run import open_run
+    from scope_selfplay.run.begin import open_run
 
     # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
     is_mounted = prompts.is_dir()

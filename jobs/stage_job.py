@@ -129,7 +129,7 @@ def do_stage(
     quiet_libraries()
     from scope_selfplay.config.load import load_config
     from scope_selfplay.driver.local import WORK
-    from scope_selfplay.run.run import open_run
+    from scope_selfplay.run.begin import open_run
     from scope_selfplay.stages.work import check_turn
     from scope_selfplay.training.ranks import ranks
 

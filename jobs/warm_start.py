@@ -75,7 +75,7 @@ def main(
         raise UserError("--trajectories needs --start, the folder of the model that learns from them")
     from scope_selfplay.config.load import load_config
     from scope_selfplay.dialects.families import dialect
-    from scope_selfplay.run.run import open_run
+    from scope_selfplay.run.begin import open_run
     from scope_selfplay.stages.warm_start import learn_from_trajectories, warm_start
 
     with shown_progress() as progress:

@@ -118,7 +118,7 @@ def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
     """
     from scope_selfplay.driver.local import run_all
     from scope_selfplay.plan.preflight import examine_before_begin
-    from scope_selfplay.run.run import open_run
+    from scope_selfplay.run.begin import open_run
 
     quiet_libraries()
     end_on_sigterm()

@@ -14,7 +14,8 @@ from benchmarks.gpu.made_up import Stopped
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.plan.memory import GIB
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Stage

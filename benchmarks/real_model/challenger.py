@@ -11,7 +11,7 @@ from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Candidate, Role
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.sample import TaskSource
-from scope_selfplay.run.begin import enter_run_directory
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.candidate import SolverTrial, TaskWriter
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
@@ -47,8 +47,8 @@ def open_questions(seed: Seed) -> AgreementRun:
     ]
     config = load_config(CONFIG, places, options={"name": "challenger", "seed": seed.number})
     progress = LineProgress(lambda text: print(text, file=sys.stderr, flush=True))
-    folder, pack = enter_run_directory(config, seed.folder, progress, packs=None, record=True)
-    return AgreementRun(config, folder, pack, progress)
+    run = open_run(config, seed.folder, progress)
+    return AgreementRun(config, run.folder, run.pack, progress)
 
 
 def questions_of(run: AgreementRun, iteration: int) -> list[Candidate]:

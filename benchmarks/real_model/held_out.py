@@ -7,7 +7,8 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Role, Rollout, Task
 from scope_selfplay.config.load import load_config
 from scope_selfplay.policy.episodes import Player
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.store.files import read_records, write_records
 
 

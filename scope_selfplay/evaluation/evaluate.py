@@ -50,8 +50,8 @@ from scope_selfplay.judge.protocol import Judge
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.run.begin import with_judge_prompts
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run, with_judge_prompts
+from scope_selfplay.run.run import Run
 from scope_selfplay.store.card import CARD
 from scope_selfplay.store.columns import write_columns
 from scope_selfplay.store.files import Appender, disk_faults, stream_records, write_atomic

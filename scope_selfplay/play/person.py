@@ -29,7 +29,8 @@ from scope_selfplay.policy.conversation import PolicyFormat
 from scope_selfplay.policy.episodes import Episode
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.store.folder import Policy, RunFolder, Stage
 from scope_selfplay.store.human import HUMAN, HumanFolder
 

@@ -34,6 +34,7 @@ from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.candidate import challenger_opening
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
+from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import promotion_warning
 from scope_selfplay.store.files import disk_faults, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder
@@ -83,20 +84,22 @@ Examine = Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None]
 """Looks at a run and its documents before its folder is made, and raises what stops it."""
 
 
-def enter_run_directory(
+def open_run(
     config: RunConfig,
     root: Path,
     progress: Progress,
     *,
-    packs: Path | None,
-    record: bool,
+    packs: Path | None = None,
+    attempt: int = 1,
+    record: bool = True,
     examine: Examine | None = None,
-) -> tuple[RunFolder, Pack]:
-    """Check that the directory belongs to this run, or begin a new one; with the prompts that the run keeps in it.
+) -> Run:
+    """Open a run directory that belongs to this config, or begin a new one, with the prompts that the run keeps in it.
 
-    `packs` is a folder of prompt packs that goes before those that ship. Without `record`, the `run.yaml` of an
-    existing run stays as it is. Raises UserError before anything is written, and what `examine` raises about a run that
-    is to begin.
+    `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones. `attempt` is
+    noted in the manifests of the stages that this opening finishes. Without `record` the `run.yaml` of an existing run
+    stays as it is: a stage Job is told the addresses of servers that end with it. Raises UserError before anything is
+    written, and what `examine` raises about a run that is to begin.
     """
     pack = check_inputs(config, root, packs)
     if (warning := promotion_warning(config)) is not None:
@@ -126,7 +129,7 @@ def enter_run_directory(
         if examine is not None:
             examine(config, pack, documents, root, progress)
         _begin(folder, config, pack, documents)
-    return folder, pack
+    return Run(config, folder, pack, progress, attempt)
 
 
 def _check_version(folder: RunFolder) -> None:

@@ -101,11 +101,21 @@ class RunContext:
         )
 
     def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
+        render, syntax = self.pack.render, policy_format.dialect.search_syntax
+
+        def after(role: PromptRole, left: int) -> str:
+            return render(role, turns_left=left, search_syntax=syntax)
+
         return challenger_episode(
             policy_format,
             key,
             document_id=source.document.id,
-            prompts=self._challenger_prompts(policy_format, source),
+            prompts=ChallengerPrompts(
+                opening=challenger_opening(self.pack, syntax, source),
+                after_search=partial(after, PromptRole.CHALLENGER_NEXT),
+                after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
+                closing=render(PromptRole.CHALLENGER_FINAL, task_type=source.task_type),
+            ),
             search_turns=source.search_turns,
             max_invalid=self.config.challenger.invalid_searches,
         )
@@ -113,13 +123,8 @@ class RunContext:
     def limits(self, role: Role) -> RolloutLimits:
         settings = self.config.solver if role is Role.SOLVER else self.config.challenger
         search = self.config.search
-        return RolloutLimits(
-            settings.max_response,
-            search.max_tokens,
-            settings.max_prompt,
-            settings.max_turn,
-            search.truncation,
-        )
+        most = (settings.max_response, search.max_tokens, settings.max_prompt, settings.max_turn)
+        return RolloutLimits(*most, search.truncation)
 
     def policy_format(
         self, codec: TextCodec, role: Role, checkpoint: str, *, greedy: bool = False
@@ -145,19 +150,6 @@ class RunContext:
     async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
         with self.activity.rollout():
             return await run_episode(episode, model, self.tools, key=key)
-
-    def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
-        kind, syntax = source.task_type, policy_format.dialect.search_syntax
-        return ChallengerPrompts(
-            opening=challenger_opening(self.pack, syntax, source),
-            after_search=lambda left: self.pack.render(
-                PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=syntax
-            ),
-            after_invalid=lambda left: self.pack.render(
-                PromptRole.CHALLENGER_INVALID, turns_left=left, search_syntax=syntax
-            ),
-            closing=self.pack.render(PromptRole.CHALLENGER_FINAL, task_type=kind),
-        )
 
 
 def challenger_opening(pack: Pack, search_syntax: str, source: TaskSource) -> str:

@@ -1,6 +1,6 @@
 """An opened run: its config, prompts, documents, judge and policies, the same for every stage.
 
-Opening checks everything that can be checked before work begins (`begin`).
+It is opened by `begin.open_run`, which checks everything that can be checked before work begins.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,6 @@ from scope_selfplay.policy.conversation import PolicyFormat
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run import engines, schedule
-from scope_selfplay.run.begin import Examine, enter_run_directory
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
@@ -252,25 +251,3 @@ class Run:
                         "kept out of its prompts (judge.endpoint.tokenizer names others)"
                     )
                 return judge
-
-
-def open_run(
-    config: RunConfig,
-    root: Path,
-    progress: Progress,
-    *,
-    packs: Path | None = None,
-    attempt: int = 1,
-    record: bool = True,
-    examine: Examine | None = None,
-) -> Run:
-    """Open a run directory, or begin a new one. Raises UserError before anything is written.
-
-    `examine` is shown a run that is to begin, with its documents, and may refuse it (`preflight`).
-
-    `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones.
-    `attempt` is noted in the manifests of the stages that this opening finishes. Without `record`, the run's
-    own `run.yaml` stays as it is: a stage Job is told the addresses of servers that end with it.
-    """
-    folder, pack = enter_run_directory(config, root, progress, packs=packs, record=record, examine=examine)
-    return Run(config, folder, pack, progress, attempt)

@@ -24,7 +24,7 @@ from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.cluster.stages import StageAttempt, stage_job
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl

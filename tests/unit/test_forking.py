@@ -19,7 +19,7 @@ from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.report.overview import overview
-from scope_selfplay.run.begin import enter_run_directory
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.card import run_card
@@ -33,7 +33,7 @@ from scope_selfplay.store.reader import RunReader
 def source(tmp_path: Path) -> RunFolder:
     """A run of two finished iterations and a third that has begun."""
     config = load_config(DEFAULT_CONFIG, ["name=demo", "iterations=3", "corpus.embedded_articles=60"])
-    folder, _ = enter_run_directory(config, tmp_path, Progress(), packs=None, record=True)
+    folder = open_run(config, tmp_path, Progress()).folder
     for iteration, stage in stages_of(config):
         path = folder.stage(iteration, stage).path
         if iteration > 2:
@@ -77,7 +77,7 @@ def test_a_fork_has_the_finished_iterations_and_its_own_settings(source: RunFold
     assert fork.changed["challenger.freeze_after"] == (None, 1)
     assert fork.config_hashes == (load_config(source.config).hash,) * 2
     # It opens as a run of its own, and says whose iterations it has.
-    enter_run_directory(kept, root, Progress(), packs=None, record=True)
+    open_run(kept, root, Progress())
     with RunReader(new.path) as reader:
         shared = overview(reader, health=False).shared
     assert shared.startswith("iterations 0 to 1 are those of the run demo; from then on ")

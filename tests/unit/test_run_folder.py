@@ -12,8 +12,9 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import GivenQuestion, candidate_of
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.work import run_stage, stage_sources, write_documents
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import Stage, StageFolder, weights_hash

@@ -39,7 +39,8 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.packed import can_pack
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger, train_solver

@@ -21,7 +21,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Rollout
 from scope_selfplay.config.load import load_config
 from scope_selfplay.rewards.problems import RUN_FILE
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records, read_rows

@@ -19,7 +19,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger

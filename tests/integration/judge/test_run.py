@@ -18,7 +18,8 @@ from scope_selfplay.judge.checks import CanaryVerdict, read_canaries
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_reply
 from scope_selfplay.net.serve import Responder, ServedReply
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan

@@ -18,7 +18,7 @@ from scope_selfplay.judge import model as run_key
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_reply
 from scope_selfplay.net.serve import ServedReply, ServedRequest
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.chat_server import FakeServer, FaultPlan

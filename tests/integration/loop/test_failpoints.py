@@ -13,7 +13,7 @@ import pytest
 from benchmarks.faults.counting import FaultCounts
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import config_of, in_child

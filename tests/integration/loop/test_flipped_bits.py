@@ -11,7 +11,7 @@ from benchmarks.faults.counting import FaultCounts, points
 from scope_selfplay.base.errors import ScopeError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.folder import Stage
 from tests.integration.loop.served_runs import records
 from tests.integration.loop.test_run import config_of, in_child, whole_run

@@ -6,8 +6,8 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.fork import fork_run
-from scope_selfplay.run.run import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from tests.integration.loop.test_run import config_of

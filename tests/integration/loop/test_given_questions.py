@@ -8,7 +8,7 @@ from scope_selfplay.base.terminal import LineProgress, Progress
 from scope_selfplay.base.values import Candidate, Criterion, Grade, Rollout, Rubric
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import RunFolder, Stage

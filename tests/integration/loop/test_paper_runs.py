@@ -16,7 +16,7 @@ from scope_selfplay.driver.local import run_all
 from scope_selfplay.judge.served import random_judge_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.folder import load_pack
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.random_policy import write_random_policy

@@ -12,8 +12,9 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.warm_start import warm_start_rows
 from scope_selfplay.store.files import read_records

@@ -9,7 +9,8 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Score, Selection
 from scope_selfplay.config.load import load_config
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import train_solver
 from scope_selfplay.store.files import read_records, read_rows, write_records
 from scope_selfplay.store.folder import Stage, StageFolder

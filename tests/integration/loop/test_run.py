@@ -13,7 +13,7 @@ from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.warm_start import warm_start_rows
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest

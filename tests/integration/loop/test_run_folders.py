@@ -9,7 +9,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.folder import RunFolder, read_manifest
 from tests.integration.loop.test_run import SETTINGS

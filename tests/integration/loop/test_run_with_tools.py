@@ -15,7 +15,7 @@ from scope_selfplay.base.values import Rollout, RolloutStatus, ToolCall
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
 from tests.integration.loop.policies import write_speaking_policy

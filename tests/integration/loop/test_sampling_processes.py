@@ -26,7 +26,7 @@ from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.processes import SamplingProcesses, SpreadModel
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import SETTINGS

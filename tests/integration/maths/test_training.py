@@ -19,8 +19,8 @@ from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.rewards.problems import ARENA_FILE, RUN_FILE
 from scope_selfplay.rewards.verify import boxed_reward, last_box
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
-from scope_selfplay.run.run import open_run
 from scope_selfplay.stages.train import train_solver
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage

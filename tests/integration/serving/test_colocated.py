@@ -27,7 +27,8 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import LoraConfig, ModelConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.stepped import SteppedEngine
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages import train as stage_of_training
 from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows

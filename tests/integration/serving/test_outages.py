@@ -19,7 +19,8 @@ from scope_selfplay.base.errors import SearchError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, Reason, Rollout, RolloutStatus
 from scope_selfplay.config.load import load_config
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage

@@ -20,7 +20,8 @@ from scope_selfplay.corpus.read import read_documents as read_corpus
 from scope_selfplay.inference.server import ModelService, model_app
 from scope_selfplay.judge.served import lexical_app
 from scope_selfplay.net.serve import serving
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records

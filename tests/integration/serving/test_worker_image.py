@@ -11,7 +11,8 @@ pytest.importorskip("torch", reason="needs the train extra")
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
-from scope_selfplay.run.run import Run, open_run
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.serving.test_run import SMALL, held_out_answers, in_one_process, served, what_came_out
 

@@ -15,9 +15,8 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.prompts.folder import load_pack
-from scope_selfplay.run.begin import chunk_size, prompt_tokens, run_documents, task_types_of
+from scope_selfplay.run.begin import chunk_size, open_run, prompt_tokens, run_documents, task_types_of
 from scope_selfplay.run.candidate import challenger_opening
-from scope_selfplay.run.run import open_run
 from tests.models import write_model
 from tests.word_codec import WordCodec
 

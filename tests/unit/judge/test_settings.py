@@ -12,8 +12,7 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.roles import POLICY_ROLES, PromptRole
-from scope_selfplay.run.begin import with_judge_prompts
-from scope_selfplay.run.run import open_run
+from scope_selfplay.run.begin import open_run, with_judge_prompts
 from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]

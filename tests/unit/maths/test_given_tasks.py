@@ -15,8 +15,8 @@ from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.rewards.problems import RUN_FILE, ProblemKind, math
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
-from scope_selfplay.run.run import open_run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
