@@ -64,10 +64,8 @@ def parse_yaml(text: str, first_line: int = 1, *, as_text: bool = False) -> Pars
 
     try:
         # Both loaders build plain values only.
-        loader = _bounded(yaml.BaseLoader if as_text else yaml.SafeLoader)(text)
+        loader = _bounded(yaml.BaseLoader if as_text else yaml.SafeLoader)(text, first_line)
         node = loader.get_single_node()
-        # Before construction, which adds the keys that `<<` merges to those of the mapping itself.
-        _refuse_repeated_keys(node, first_line, set())
         values = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         line = first_line + (error.problem_mark.line if error.problem_mark else 0)
@@ -84,12 +82,14 @@ def parse_yaml(text: str, first_line: int = 1, *, as_text: bool = False) -> Pars
 
 @cache
 def _bounded(loader: type[Any]) -> type[Any]:
-    """The loader, but deep nesting and aliases that multiply are errors of the text as soon as they are met."""
+    """The loader, but keys that are repeated, deep nesting and aliases that multiply are errors of the text as soon as
+    they are met."""
     import yaml
 
     class BoundedLoader(loader):  # type: ignore[misc]
-        def __init__(self, text: str) -> None:
+        def __init__(self, text: str, first_line: int) -> None:
             super().__init__(text)
+            self._first_line = first_line
             self._depth = 0
             self._values: dict[int, int] = {}
 
@@ -115,26 +115,17 @@ def _bounded(loader: type[Any]) -> type[Any]:
                 )
             return node
 
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            # Before construction, which adds the keys that `<<` merges to those of the mapping itself.
+            node, seen = super().compose_mapping_node(anchor), set[str]()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        raise RepeatedKeyError(self._first_line + key.start_mark.line, key.value)
+                    seen.add(key.value)
+            return node
+
     return BoundedLoader
-
-
-def _refuse_repeated_keys(node: "yaml.Node | None", first_line: int, visited: set[int]) -> None:
-    import yaml
-
-    if id(node) in visited:
-        return
-    visited.add(id(node))
-    seen: set[str] = set()
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise RepeatedKeyError(first_line + key.start_mark.line, key.value)
-                seen.add(key.value)
-            _refuse_repeated_keys(value, first_line, visited)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeated_keys(item, first_line, visited)
 
 
 def _note_lines(

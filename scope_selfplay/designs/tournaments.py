@@ -2,9 +2,9 @@
 
 import asyncio
 import random
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from scope_selfplay.base.values import Key, Outcome, Rollout, Rubric, Task, rng_from
 from scope_selfplay.config.rewards import (
@@ -16,11 +16,11 @@ from scope_selfplay.config.rewards import (
     WinRateReward,
 )
 from scope_selfplay.designs.answers import Entrants, Rewards, whole_structure
-from scope_selfplay.designs.design import ComparisonDesign, JudgedGroup, RolloutGroup, TournamentDesign
+from scope_selfplay.designs.design import ComparisonDesign, JudgedGroup, RolloutGroup, S, TournamentDesign
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import SelectQuestion, Style
 from scope_selfplay.ranking.balanced import balanced, fit_step
-from scope_selfplay.ranking.driver import Compare, planned_matches, play, play_groups
+from scope_selfplay.ranking.driver import planned_matches, play, play_groups
 from scope_selfplay.ranking.matches import (
     ComparisonGraph,
     GroupTopology,
@@ -98,22 +98,56 @@ class LiveDesign(ComparisonDesign[LiveReward]):
         return sum(min(earlier, _OPPONENTS) for earlier in range(entrants))
 
 
-class PairwiseDesign(TournamentDesign[PairwiseReward]):
+class MatchDesign(TournamentDesign[S]):
+    """Plays a topology of matches, each of which is one comparison in the design's style."""
+
+    @abstractmethod
+    def topology(self, n: int, key: Key) -> Topology: ...
+
+    async def rubric(self, group: RolloutGroup, judge: MeteredJudge) -> Rubric | None:
+        """What the judge is shown beside the task. Raises Unjudgeable."""
+        return await self.rubric_source.find(group.task, group.rubric, judge)
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        rubric, asked = await self.rubric(group, judge), Counter[tuple[str, str]]()
+
+        async def compare(match: Match) -> Outcome | None:
+            pair = entrants.identities[match.first], entrants.identities[match.second]
+            repeat, asked[pair] = asked[pair], asked[pair] + 1
+            shown = [entrants.rollouts[number] for number in match]
+            return await self.compare(group, shown, judge, rubric, repeat=repeat)
+
+        played = await play(
+            self.topology(len(entrants.members), group.key),
+            compare,
+            both_orders=getattr(self.settings, "both_orders", False),
+            rematches=getattr(self.settings, "reset", False),
+            identity=entrants.identities,
+        )
+        judge.records.graph = played.graph
+        return played.strengths
+
+
+class PairwiseDesign(MatchDesign[PairwiseReward]):
     """Every pair is shown once and one of the two is picked; share of won pairs (Tournament-GRPO, equation 15)."""
 
     name = "pairwise"
     alone = 0.5
 
-    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
-        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+    def topology(self, n: int, key: Key) -> Topology:
+        return round_robin(n)
 
-        async def pick(match: Match) -> Outcome | None:
-            pair = [entrants.rollouts[number] for number in match]
-            chosen = (await judge.ask(SelectQuestion(group.task, rubric, pair, 1))).value
-            return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
-
-        played = await play(round_robin(len(entrants.members)), pick, identity=entrants.identities)
-        return played.strengths
+    async def compare(
+        self,
+        group: RolloutGroup,
+        pair: Sequence[Rollout],
+        judge: MeteredJudge,
+        rubric: Rubric | None,
+        *,
+        repeat: int = 0,
+    ) -> Outcome | None:
+        chosen = (await judge.ask(SelectQuestion(group.task, rubric, pair, 1, repeat=repeat))).value
+        return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return _with_sure_wins(strengths, below, win=1.0)
@@ -122,23 +156,24 @@ class PairwiseDesign(TournamentDesign[PairwiseReward]):
         return pairwise_reward(value, whole_structure(rollout))
 
 
-class WinRateDesign(TournamentDesign[WinRateReward]):
+class WinRateDesign(MatchDesign[WinRateReward]):
     """The mean soft outcome of a round robin (Reasoning Arena, equations 7-8)."""
 
     name = "win_rate"
     alone = 0.5
     style = Style.PREFERENCE
 
-    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
-        topology = round_robin(len(entrants.members), gamma=GAMMA)
-        compare = _compare_with(self, judge, group, entrants, group.rubric)
-        return (await play(topology, compare, identity=entrants.identities)).strengths
+    def topology(self, n: int, key: Key) -> Topology:
+        return round_robin(n, gamma=GAMMA)
+
+    async def rubric(self, group: RolloutGroup, judge: MeteredJudge) -> Rubric | None:
+        return group.rubric
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return _with_sure_wins(strengths, below, win=GAMMA)
 
 
-class ArenaDesign(TournamentDesign[ArenaReward]):
+class ArenaDesign(MatchDesign[ArenaReward]):
     """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4).
 
     The anchor is the greedy rollout, the first of its group. Where that has no answer, and so meets nobody, the
@@ -162,16 +197,9 @@ class ArenaDesign(TournamentDesign[ArenaReward]):
         return not self.settings.reset
 
     async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
-        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        strengths = await super().strengths(group, entrants, judge)
         judge.records.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
-        played = await play(
-            self._topology(len(entrants.members), group.key, reset=self.settings.reset),
-            _compare_with(self, judge, group, entrants, rubric),
-            both_orders=self.settings.both_orders,
-            rematches=self.settings.reset,
-            identity=entrants.identities,
-        )
-        return played.strengths
+        return strengths
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return rank_rewards(strengths, below=below)
@@ -181,6 +209,9 @@ class ArenaDesign(TournamentDesign[ArenaReward]):
         plan = self._topology(entrants, (), reset=False)
         matches = planned_matches(plan, lambda match: Outcome(1.0, 0.0)) + self.settings.reset
         return matches * (2 if self.settings.both_orders else 1)
+
+    def topology(self, n: int, key: Key) -> Topology:
+        return self._topology(n, key, reset=self.settings.reset)
 
     def _topology(self, n: int, key: Key, *, reset: bool) -> Topology:
         settings, rng = self.settings, rng_from(*key, "arena")
@@ -197,7 +228,7 @@ class ArenaDesign(TournamentDesign[ArenaReward]):
                 return swiss(n, rng)
 
 
-class BalancedDesign(TournamentDesign[BalancedReward]):
+class BalancedDesign(MatchDesign[BalancedReward]):
     """Evenly spread pairs in one wave; strengths by least squares over the scores, min-max.
 
     What being shown first is worth, and how far scores compare from call to call, depend on the judge, not on a
@@ -209,14 +240,8 @@ class BalancedDesign(TournamentDesign[BalancedReward]):
     style = Style.SCORES
     pools = True
 
-    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
-        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
-        n = len(entrants.members)
-        topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
-        compare = _compare_with(self, judge, group, entrants, rubric)
-        played = await play(topology, compare, identity=entrants.identities)
-        judge.records.graph = played.graph
-        return played.strengths
+    def topology(self, n: int, key: Key) -> Topology:
+        return balanced(n, self.planned_calls(n), rng_from(*key, "balanced"))
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return min_max(strengths, below=below)
@@ -332,21 +357,3 @@ def _with_sure_wins(shares: Rewards, below: int, *, win: float) -> Rewards:
         None if share is None else (share * others + win * below) / max(others + below, 1) if below else share
         for share in shares
     ]
-
-
-def _compare_with(
-    design: TournamentDesign[Any],
-    judge: MeteredJudge,
-    group: RolloutGroup,
-    entrants: Entrants,
-    rubric: Rubric | None,
-) -> Compare:
-    asked: Counter[tuple[str, str]] = Counter()
-
-    async def compare(match: Match) -> Outcome | None:
-        pair = entrants.identities[match.first], entrants.identities[match.second]
-        repeat, asked[pair] = asked[pair], asked[pair] + 1
-        shown = [entrants.rollouts[number] for number in match]
-        return await design.compare(group, shown, judge, rubric, repeat=repeat)
-
-    return compare
