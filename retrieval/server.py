@@ -24,7 +24,7 @@ from starlette.routing import Route
 from retrieval.batching import Overloaded
 from retrieval.passages import LONGEST_ID, join_contents
 from retrieval.service import SearchService
-from retrieval.wire import WireError, parse_request
+from retrieval.wire import MAX_REQUEST, WireError, parse_request
 from scope_selfplay.base.errors import ScopeError
 from scope_selfplay.net.serve import (
     BodyTooLargeError,
@@ -88,8 +88,8 @@ def build_app(service: SearchService, token: str | None = None) -> Starlette:
 
     async def retrieve(request: Request) -> Response:
         async def answer() -> Response:
-            body = await _body(request, service.settings.limits.max_body)
-            retrieval = parse_request(body, service.settings.limits)
+            body = await _body(request, MAX_REQUEST)
+            retrieval = parse_request(body)
             found = await while_connected(request, service.answer(retrieval))
             return Response(found, media_type="application/json", headers={IDENTITY_HEADER: service.identity})
 

@@ -21,7 +21,7 @@ from retrieval.corpus import DocumentLookup
 from retrieval.folder import IndexManifest, Verify, read_manifest
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName, check_memory, serve_memory
-from retrieval.wire import Hit, Results, Retrieval, WireLimits, render_response, too_large
+from retrieval.wire import MAX_RESPONSE, Hit, Results, Retrieval, render_response, too_large
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
@@ -48,7 +48,8 @@ class ServiceSettings(Value):
     deadline: float = Field(default=60.0, gt=0)
     """Seconds after which a request gets 504."""
     verify: Verify = Verify.AUTO
-    limits: WireLimits = WireLimits()
+    max_response: int = MAX_RESPONSE
+    """Bytes."""
 
 
 class SearchService:
@@ -119,11 +120,11 @@ class SearchService:
         """The response body. Raises WireError (413) before any passage is read."""
         async with asyncio.timeout(self.settings.deadline):
             answers = await self._search(request)
-            passages, limits = self.passages, self.settings.limits
+            passages, most = self.passages, self.settings.max_response
             size = passages.length([hit.row for hits in answers for hit in hits])
             # Without scores a row has its passage twice.
-            if size * (1 if request.return_scores else 2) > limits.max_response:
-                raise too_large(limits)
+            if size * (1 if request.return_scores else 2) > most:
+                raise too_large(most)
             results = (((shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers)
             return await self._render(results, return_scores=request.return_scores, is_large=size > INLINE)
 
@@ -134,9 +135,9 @@ class SearchService:
 
     async def _render(self, results: Results, *, return_scores: bool, is_large: bool) -> bytes:
         """As `render_response`: one large response must not hold up the answers to everybody else."""
-        limits = self.settings.limits
+        most = self.settings.max_response
         if not is_large:
-            return render_response(results, return_scores=return_scores, limits=limits)
+            return render_response(results, return_scores=return_scores, most=most)
         abandoned = threading.Event()
 
         def is_wanted(_: object) -> bool:
@@ -144,7 +145,7 @@ class SearchService:
 
         # Past its deadline or without its client, a thread ends after the passage at hand.
         wanted = (takewhile(is_wanted, rows) for rows in takewhile(is_wanted, results))
-        work = partial(render_response, wanted, return_scores=return_scores, limits=limits)
+        work = partial(render_response, wanted, return_scores=return_scores, most=most)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.base.values import Value
 from scope_selfplay.net.json import parse_object
 
 Scores = NDArray[np.float32]
@@ -52,16 +51,11 @@ Results = Iterable[Iterable[tuple[bytes, float]]]
 """For each query, the stored JSON objects of its passages with their scores."""
 
 
-class WireLimits(Value):
-    default_topk: int = 3
-    max_topk: int = 100
-    max_queries: int = 4096
-    """Per request. Batch clients post a whole rollout batch at once."""
-    max_query_characters: int = LONGEST_QUERY
-    max_body: int = 8 << 20
-    """Bytes of a request."""
-    max_response: int = 64 << 20
-    """Bytes of a response."""
+DEFAULT_TOPK, MAX_TOPK = 3, 100
+MAX_QUERIES = 4096
+"""Of a request. Batch clients post a whole rollout batch at once."""
+MAX_REQUEST, MAX_RESPONSE = 8 << 20, 64 << 20
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +75,14 @@ class WireError(Exception):
         self.status = status
 
 
-def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
+def parse_request(body: bytes) -> Retrieval:
     """Raises WireError (400 or 413) that names the field and what was expected."""
     try:
         record = parse_object(body)
     except ValueError as error:
         raise WireError(400, str(error)) from None
-    queries = _queries(record, limits)
-    topk = _topk(record, limits)
+    queries = _queries(record)
+    topk = _topk(record)
     if record.get("max_tokens") is not None:
         raise WireError(
             400, "max_tokens: passages are not cut here; ask for a smaller topk, or cut what comes"
@@ -99,8 +93,8 @@ def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
     return Retrieval(queries, topk, bool(return_scores))
 
 
-def render_response(results: Results, *, return_scores: bool, limits: WireLimits) -> bytes:
-    """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
+def render_response(results: Results, *, return_scores: bool, most: int = MAX_RESPONSE) -> bytes:
+    """The JSON body, spliced from stored lines, of at most so many bytes. Raises WireError (413) at the row beyond."""
     lists: list[bytes] = []
     size = 0
     for rows in results:
@@ -111,23 +105,23 @@ def render_response(results: Results, *, return_scores: bool, limits: WireLimits
             else:
                 rendered.append(line[:-1] + b', "document": ' + line + b"}")
             size += len(rendered[-1])
-            if size > limits.max_response:
-                raise too_large(limits)
+            if size > most:
+                raise too_large(most)
         lists.append(b"[" + b", ".join(rendered) + b"]")
     body = b'{"result": [' + b", ".join(lists) + b"]}"
-    if len(body) > limits.max_response:
-        raise too_large(limits)
+    if len(body) > most:
+        raise too_large(most)
     return body
 
 
-def too_large(limits: WireLimits) -> WireError:
+def too_large(most: int) -> WireError:
     return WireError(
         413,
-        f"the response has more than {limits.max_response:,} bytes: ask for fewer queries or a smaller topk",
+        f"the response has more than {most:,} bytes: ask for fewer queries or a smaller topk",
     )
 
 
-def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
+def _queries(record: dict[str, Any]) -> list[str]:
     found = record.get("queries")
     if found is None:
         found = record.get("query")
@@ -136,17 +130,16 @@ def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
     queries = [found] if isinstance(found, str) else found
     if not isinstance(queries, list):
         raise WireError(400, f"'queries' is a {type(found).__name__}, expected strings")
-    if len(queries) > limits.max_queries:
-        raise WireError(413, f"{len(queries):,} queries, at most {limits.max_queries:,} fit into a request")
+    if len(queries) > MAX_QUERIES:
+        raise WireError(413, f"{len(queries):,} queries, at most {MAX_QUERIES:,} fit into a request")
     for place, query in enumerate(queries):
         if not isinstance(query, str):
             raise WireError(400, f"query {place} is a {type(query).__name__}, expected a string")
         if not query.strip():
             raise WireError(400, f"query {place} is empty")
-        if len(query) > limits.max_query_characters:
-            allowed = limits.max_query_characters
+        if len(query) > LONGEST_QUERY:
             raise WireError(
-                413, f"query {place} has {len(query):,} characters, at most {allowed:,} are searched"
+                413, f"query {place} has {len(query):,} characters, at most {LONGEST_QUERY:,} are searched"
             )
         # A lone surrogate can be written in JSON but not be encoded.
         if not query.isascii() and any("\ud800" <= character <= "\udfff" for character in query):
@@ -154,13 +147,10 @@ def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
     return queries
 
 
-def _topk(record: dict[str, Any], limits: WireLimits) -> int:
+def _topk(record: dict[str, Any]) -> int:
     value = record.get("topk")
     if value is None:
-        return limits.default_topk
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or not 1 <= value <= limits.max_topk:
-        raise WireError(
-            400, f"topk is {str(value)[:40]}, expected a whole number from 1 to {limits.max_topk}"
-        )
-    return int(value)
+        return DEFAULT_TOPK
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOPK:
+        raise WireError(400, f"topk is {str(value)[:40]}, expected a whole number from 1 to {MAX_TOPK}")
+    return value

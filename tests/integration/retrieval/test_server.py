@@ -21,7 +21,7 @@ from retrieval.client import HttpSearcher
 from retrieval.passages import Passages
 from retrieval.server import serve
 from retrieval.service import SearchService, ServiceSettings
-from retrieval.wire import Hit, WireLimits
+from retrieval.wire import Hit
 from scope_selfplay.base.errors import OutsideError
 from scope_selfplay.base.values import Document
 from scope_selfplay.net.serve import listen
@@ -281,8 +281,7 @@ async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
     running: Running, index_folder: Path, http: aiohttp.ClientSession, return_scores: bool
 ) -> None:
     """Every passage was read, copied and joined first: 64 queries took 11 GB."""
-    limits = WireLimits(max_response=20_000)
-    service = SearchService(ServiceSettings(folder=index_folder, workers=0, limits=limits))
+    service = SearchService(ServiceSettings(folder=index_folder, workers=0, max_response=20_000))
     async with running(index_folder, service=service) as url:
         watched = Watched(service.passages)
         service.passages = watched  # type: ignore[assignment]

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.passages import passage_line
-from retrieval.wire import WireError, WireLimits, parse_request, render_response
+from retrieval.wire import WireError, parse_request, render_response
 from scope_selfplay.base.values import Document
-
-LIMITS = WireLimits()
 
 
 def row(name: str, score: float = 1.0) -> tuple[bytes, float]:
@@ -31,7 +29,7 @@ def row(name: str, score: float = 1.0) -> tuple[bytes, float]:
     ],
 )
 def test_the_fields_clients_are_understood(client: str, body: dict[str, Any]) -> None:
-    request = parse_request(json.dumps(body).encode(), LIMITS)
+    request = parse_request(json.dumps(body).encode())
     assert request.queries == (body.get("queries") or [body.get("query")])
     assert request.topk == 3
 
@@ -57,7 +55,7 @@ def test_the_fields_clients_are_understood(client: str, body: dict[str, Any]) ->
 )
 def test_senseless_requests_are_refused_with_a_reason(body: bytes, status: int, message: str) -> None:
     with pytest.raises(WireError, match=message) as refused:
-        parse_request(body, LIMITS)
+        parse_request(body)
     assert refused.value.status == status
 
 
@@ -65,7 +63,7 @@ def test_senseless_requests_are_refused_with_a_reason(body: bytes, status: int, 
 def test_rows_without_scores_satisfy_both_readers(queries: int) -> None:
     """The peer answers 500 to one or three such queries, and mixes rows and scores for two."""
     results = [[row(f"{place}-{rank}") for rank in range(3)] for place in range(queries)]
-    body = json.loads(render_response(results, return_scores=False, limits=LIMITS))
+    body = json.loads(render_response(results, return_scores=False))
     for place, rows in enumerate(body["result"]):
         assert [found["id"] for found in rows] == [f"{place}-{rank}" for rank in range(3)]
         assert all(found["document"] == {"id": found["id"], "contents": found["contents"]} for found in rows)
@@ -73,7 +71,7 @@ def test_rows_without_scores_satisfy_both_readers(queries: int) -> None:
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_score_survives_the_wire_to_the_last_bit(score: float) -> None:
-    body = json.loads(render_response([[row("a", score)]], return_scores=True, limits=LIMITS))
+    body = json.loads(render_response([[row("a", score)]], return_scores=True))
     assert body["result"][0][0]["score"] == score
 
 
@@ -86,12 +84,11 @@ def test_no_row_is_read_beyond_the_limit_of_a_response(return_scores: bool) -> N
             read.append(number)
             yield row("a")
 
-    limits = WireLimits(max_response=1000)
     with pytest.raises(WireError, match="more than 1,000 bytes"):
-        render_response((rows() for _ in range(100)), return_scores=return_scores, limits=limits)
+        render_response((rows() for _ in range(100)), return_scores=return_scores, most=1000)
     assert len(read) * len(row("a")[0]) <= 1100
 
 
 def test_no_queries_give_no_results() -> None:
-    assert parse_request(b'{"queries": []}', LIMITS).queries == []
-    assert json.loads(render_response([], return_scores=True, limits=LIMITS)) == {"result": []}
+    assert parse_request(b'{"queries": []}').queries == []
+    assert json.loads(render_response([], return_scores=True)) == {"result": []}
