@@ -26,7 +26,7 @@ from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
 from scope_selfplay.judge.protocol import GradeQuestion
 from scope_selfplay.judge.questions import JudgePrompts
-from scope_selfplay.net.serve import ServedReply, ServedRequest, reply_app, serving
+from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import Pack
 
@@ -48,7 +48,7 @@ def engine(slots: BusySlots) -> Starlette:
         await slots.serve(rng)
         return ServedReply(REPLY)
 
-    return reply_app(reply, model=MODEL)
+    return chat_app(reply, model=MODEL)
 
 
 def engine_used(load: Load, calls: int) -> dict[str, float]:

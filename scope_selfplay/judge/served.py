@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from scope_selfplay.base.values import (
     Criterion,
@@ -33,7 +34,7 @@ from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.protocol import PREFERENCES, Question, Reply, question_of
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.judge.rules import LexicalJudge
-from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest, endpoint, reply_app
+from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest, chat_app, endpoint
 from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
 
 SURE = 0.99
@@ -77,7 +78,7 @@ def _measured_app(respond: Responder, model: str, api_key: str | None) -> Starle
         "scope_judge_server_request_seconds", "Seconds per judgement", ["outcome"], registry=registry
     )
 
-    async def measured(served: ServedRequest) -> ServedReply:
+    async def measured(served: ServedRequest) -> ServedReply | ASGIApp:
         began, outcome = time.perf_counter(), "refused"
         try:
             reply = respond(served)
@@ -90,7 +91,7 @@ def _measured_app(respond: Responder, model: str, api_key: str | None) -> Starle
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": "text/plain"})
 
-    app = reply_app(measured, model=model, api_key=api_key)
+    app = chat_app(measured, model=model, api_key=api_key)
     app.routes.append(Route("/metrics", endpoint(metrics)))
     return app
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import uvicorn
@@ -245,6 +245,7 @@ class ServedRequest:
     prompt: str
     choices: tuple[str, ...]
     body: Mapping[str, object]
+    request: Request | None = None
 
 
 @dataclass(frozen=True)
@@ -259,27 +260,35 @@ class ServedReply:
     refusal: str | None = None
 
 
-Responder = Callable[[ServedRequest], ServedReply | Awaitable[ServedReply]]
-ChatHandler = Callable[[Request, ServedRequest], Coroutine[Any, Any, ASGIApp]]
+Responder = Callable[[ServedRequest], ServedReply | ASGIApp | Awaitable[ServedReply | ASGIApp]]
+"""Answers with a reply, or with a whole response; its ValueError is a status 400."""
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def chat_app(answer: ChatHandler, *, model: str, api_key: str | None = None) -> Starlette:
-    """The application; `answer` is called with every well-formed chat request.
+def chat_app(respond: Responder, *, model: str, api_key: str | None = None) -> Starlette:
+    """The application; `respond` is called with every well-formed chat request.
 
     With an `api_key`, everything but /health needs it as a bearer token.
     """
 
     async def completions(request: Request) -> ASGIApp:
         try:
-            served = read_request(await read_body(request, MAX_BODY))
+            served = replace(read_request(await read_body(request, MAX_BODY)), request=request)
         except BodyTooLargeError as error:
             return refuse(413, str(error))
         except ValueError as error:
             return refuse(400, str(error))
         if served.body.get("model") != model:
             return refuse(404, f"The model `{served.body.get('model')}` does not exist.")
-        return await while_connected(request, answer(request, served))
+        return await while_connected(request, answer(served))
+
+    async def answer(served: ServedRequest) -> ASGIApp:
+        try:
+            reply = respond(served)
+            reply = await reply if isinstance(reply, Awaitable) else reply
+        except ValueError as error:
+            return refuse(400, str(error))
+        return json_response(completion(served, reply, model)) if isinstance(reply, ServedReply) else reply
 
     async def models(request: Request) -> ASGIApp:
         return json_response({"object": "list", "data": [{"id": model, "object": "model"}]})
@@ -294,20 +303,6 @@ def chat_app(answer: ChatHandler, *, model: str, api_key: str | None = None) -> 
             Route("/health", endpoint(health)),
         ]
     )
-
-
-def reply_app(respond: Responder, *, model: str, api_key: str | None = None) -> Starlette:
-    """A `chat_app` that answers what `respond` gives, and status 400 with the message of its ValueError."""
-
-    async def answer(request: Request, served: ServedRequest) -> Response:
-        try:
-            reply = respond(served)
-            reply = await reply if isinstance(reply, Awaitable) else reply
-        except ValueError as error:
-            return refuse(400, str(error))
-        return json_response(completion(served, reply, model))
-
-    return chat_app(answer, model=model, api_key=api_key)
 
 
 class Requests(Protocol):

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -135,7 +134,7 @@ class FakeServer:
         for transport in self._transports.values():
             transport.abort()
 
-    async def _answer(self, request: Request, served: ServedRequest) -> ASGIApp:
+    async def _answer(self, served: ServedRequest) -> ServedReply | ASGIApp:
         self.requests.append(served)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -143,12 +142,14 @@ class FakeServer:
             fault = self.fault or self._drawn(served)
             answer = self._responder(served)
             reply = await answer if isinstance(answer, Awaitable) else answer
+            if not isinstance(reply, ServedReply):
+                return reply
             if reply.seconds:
                 await asyncio.sleep(reply.seconds)
             if fault is None:
-                return json_response(completion(served, reply, self._model))
+                return reply
             self.injected[fault] += 1
-            return await self._fail(request, served, reply, fault)
+            return await self._fail(served, reply, fault)
         finally:
             self._at_once -= 1
 
@@ -163,8 +164,8 @@ class FakeServer:
         return fault
 
     async def _fail(
-        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
-    ) -> ASGIApp:
+        self, served: ServedRequest, reply: ServedReply, fault: FaultKind
+    ) -> ServedReply | ASGIApp:
         body = json.dumps(completion(served, reply, self._model)).encode()
         match fault:
             case FaultKind.BUSY:
@@ -185,14 +186,14 @@ class FakeServer:
                 await asyncio.Event().wait()
                 raise AssertionError("an event that nobody sets")
             case FaultKind.RESET:
-                return self._abort_after(request, b"", len(body))
+                return self._abort_after(served, b"", len(body))
             case FaultKind.HALF_BODY:
-                return self._abort_after(request, body[: len(body) // 2], len(body))
+                return self._abort_after(served, body[: len(body) // 2], len(body))
             case FaultKind.SLOW_DRIP:
                 headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
                 return StreamingResponse(self._dripping(body), headers=headers)
             case _:
-                return json_response(completion(served, garbage(fault, reply), self._model))
+                return garbage(fault, reply)
 
     async def _dripping(self, body: bytes) -> AsyncIterator[bytes]:
         pieces = 10
@@ -201,7 +202,7 @@ class FakeServer:
             yield body[start : start + size]
             await asyncio.sleep(self._drip / pieces)
 
-    def _abort_after(self, request: Request, part: bytes, length: int) -> ASGIApp:
+    def _abort_after(self, served: ServedRequest, part: bytes, length: int) -> ASGIApp:
         """Sends `part` of a body that has `length` bytes, then ends the connection."""
 
         async def abort(scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,8 +210,8 @@ class FakeServer:
                 headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            assert request.client is not None
-            self._transports[(request.client.host, request.client.port)].abort()
+            assert served.request is not None and served.request.client is not None
+            self._transports[(served.request.client.host, served.request.client.port)].abort()
             while (await receive())["type"] != "http.disconnect":
                 pass
 

@@ -10,7 +10,7 @@ import pytest
 
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.judge.fences import read_fences
-from scope_selfplay.net.serve import ServedReply, ServedRequest, reply_app, serving
+from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.judges import JudgeOver, judge_over, pack
@@ -40,7 +40,7 @@ class Engine(FakeServer):
 
     def serving(self, *_: Any) -> Any:
         """Refuses, as an engine does, with status 400."""
-        return serving(reply_app(self._respond, model=FAKE_MODEL))
+        return serving(chat_app(self._respond, model=FAKE_MODEL))
 
 
 def respond(verdict: str, request: ServedRequest) -> ServedReply:

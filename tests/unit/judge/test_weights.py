@@ -16,7 +16,7 @@ EXPECTED = "abcdef123456"
 
 
 def app_of(model: str, weights: str | None) -> Starlette:
-    async def answer(request: Request, served: ServedRequest) -> Response:
+    async def answer(served: ServedRequest) -> Response:
         raise AssertionError("a handshake asks for no judgement")
 
     async def info(request: Request) -> Response:
