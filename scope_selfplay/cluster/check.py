@@ -192,7 +192,7 @@ def _folder_problems(config: RunConfig, objects: Sequence[Body], packs: Sequence
 def _notes(config: RunConfig) -> Iterator[str]:
     cluster, peaks = config.cluster, peak_gpus(config)
     images = cluster.images
-    named = {images.worker, images.trainer, images.server, images.retriever} - {""}
+    named = {images.worker, images.trainer} - {""}
     loose = sorted(image for image in named if "@sha256:" not in image)
     if loose:
         yield f"images without a digest may change under a run: {', '.join(loose)}"
@@ -250,25 +250,22 @@ def _trained(config: RunConfig) -> list[str]:
 
 
 def _image_problems(config: RunConfig) -> Iterator[Finding]:
-    """What runs on a GPU has CUDA in its image, which the worker's lacks; what trains or serves a policy on the CPU has
-    torch, which the slim image, known by its name, lacks."""
+    """What trains or serves on a GPU has CUDA in its image, which the worker's lacks; what trains or serves a policy on
+    the CPU has torch, which the slim image, known by its name, lacks."""
     cluster = config.cluster
     images, stages = cluster.images, ("train_challenger", "train_solver")
     models = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER)
     served = [component for component in models if settings_of(config, component).serve]
-    on_gpus = {
-        "trainer": [stage for stage in stages if gpus_of(cluster, getattr(cluster, stage))],
-        "server": [component.value for component in served if is_vllm(config, component)],
-    }
-    for name, users in on_gpus.items():
-        if users and not getattr(images, name):
-            yield Finding(
-                f"cluster.images.{name}",
-                f"is not named, so {', '.join(users)} would get GPUs and the image of the workers, which has no CUDA; "
-                "name one built from k8s/images/trainer.Dockerfile",
-            )
-    users = [name for name in _trained(config) if not images.trainer and name not in on_gpus["trainer"]]
-    users += [each for each in served if each is not Component.JUDGE and each not in on_gpus["server"]]
+    on_gpus = [stage for stage in stages if gpus_of(cluster, getattr(cluster, stage))]
+    on_gpus += [component.value for component in served if is_vllm(config, component)]
+    if on_gpus and not images.trainer:
+        yield Finding(
+            "cluster.images.trainer",
+            f"is not named, so {', '.join(on_gpus)} would get GPUs and the image of the workers, which has no CUDA; "
+            "name one built from k8s/images/trainer.Dockerfile",
+        )
+    users = [name for name in _trained(config) if not images.trainer and name not in on_gpus]
+    users += [each for each in served if each is not Component.JUDGE and each not in on_gpus]
     if users and _name_and_tag(images.worker)[0] == "scope-selfplay":
         yield Finding(
             "cluster.images.worker",

@@ -41,8 +41,8 @@ def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
     elif not {mode, "ReadWriteMany"} & set(modes):
         yield Finding(
             name,
-            f"is {', '.join(modes)}, and the run wants {mode}; make another claim, or set cluster.access_mode and "
-            "cluster.node_selector",
+            f"is {', '.join(modes)}, and the run wants {mode}; make another claim, or set its accessModes in "
+            "cluster.claim and a nodeSelector in cluster.pod",
         )
 
 
@@ -61,7 +61,7 @@ def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Find
         if not wanted:
             message = (
                 f"names no StorageClass and the cluster has no default one; there are {known}; "
-                "name one (cluster.storage_class), or make a PersistentVolume for it"
+                "name one (storageClassName in cluster.claim), or make a PersistentVolume for it"
             )
         # A volume that is bound to the claim, or will be, needs no class.
         if not any(_fits(volume, claim, cluster.namespace) for volume in volumes_seen(cluster)):
@@ -205,8 +205,8 @@ def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Fi
                 f"on a node with {pairs(selector)}, and the run's other pods go to one with "
                 f"{pairs(wanted) or 'any labels'}; make them the same"
                 if selector
-                else "and nothing keeps it on the volume's node; set cluster.node_selector, or add the component "
-                "single-node"
+                else "and nothing keeps it on the volume's node; set a nodeSelector in cluster.pod, or add the "
+                "component single-node"
             )
             yield Finding(pods.owner, f"mounts {claim}, which is ReadWriteOnce, {why}")
 
@@ -243,7 +243,9 @@ def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) 
     labels = {"matchLabels": selector}
     found = [node for node in nodes if matches(labels, node["metadata"].get("labels") or {})]
     if not found:
-        message = f"none has {pairs(selector) or 'come up'}; label one, or change cluster.node_selector"
+        message = (
+            f"none has {pairs(selector) or 'come up'}; label one, or change the nodeSelector of cluster.pod"
+        )
         yield Finding("nodes", message)
         return
     is_one = bool(claims_of_one_node(config, objects))
@@ -312,7 +314,7 @@ def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iter
     open_rooms = [room for room, taints in zip(rooms, untolerated, strict=True) if not taints]
     if rooms and not open_rooms:
         taint = pairs({taint["key"]: taint.get("value", "") for taint in untolerated[0]})
-        message = f"tolerates no node: {taint} is a taint of theirs; see cluster.tolerations"
+        message = f"tolerates no node: {taint} is a taint of theirs; tolerate it in cluster.pod"
         yield Finding(pods.owner, message)
         return
     for key in (config.cluster.gpu_resource, "cpu", "memory"):

@@ -343,9 +343,7 @@ def newest_job(cluster: Kubectl, run: str, stage: str | None) -> str:
     """The name of the newest Job of a run, of one stage when given. Raises ConfigError when there is none."""
     selector = f"{RUN}={run}" + (f",{STAGE}={stage}" if stage else "")
     if not (jobs := _jobs(cluster, selector)):
-        raise ConfigError(
-            f"{run}: no Job with {selector}; finished ones are deleted after cluster.keep seconds"
-        )
+        raise ConfigError(f"{run}: no Job with {selector}; finished ones are deleted after a day")
     return str(jobs[-1]["metadata"]["name"])
 
 

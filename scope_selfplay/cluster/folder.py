@@ -165,18 +165,11 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
     names = [name for name in layout.components if name in _WHOLE]
     names += [_PARTS[name] for name in layout.components if name in _PARTS]
     claim: Body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
-    spec: Body = {}
-    if cluster.access_mode != "ReadWriteMany":
-        spec["accessModes"] = [cluster.access_mode]
-    if cluster.storage_class:
-        spec["storageClassName"] = cluster.storage_class
-    if cluster.storage != "1Ti":
-        spec["resources"] = {"requests": {"storage": cluster.storage}}
-    own = claim | ({"spec": spec} if cluster.volume_claim == CLAIM else {"$patch": "delete"})
+    own = claim | ({"spec": cluster.claim} if cluster.volume_claim == CLAIM else {"$patch": "delete"})
     return {
         "resources": [f"../{_TOP}/k8s/shared"],
         "components": layout.paths(names, up=1),
-        "patches": [{"patch": yaml_text(own)}] if spec or "spec" not in own else [],
+        "patches": [{"patch": yaml_text(own)}] if cluster.claim or "spec" not in own else [],
     }
 
 
@@ -184,7 +177,7 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
     """The Job that drives a run, and owns all that it creates; it may be stopped and applied again at any time. Pure.
 
     Failures of stages are counted by the controller itself; the Job counts its crashes, and ends with the run, also
-    with one that failed for good (exit 64 or 70). The controller gives it a deadline (`cluster.expiry`).
+    with one that failed for good (exit 64 or 70). The controller gives it a deadline (`driver.loop`).
     """
     name, cluster = f"{config.name}-controller", config.cluster
     labels = labels_of(config, Component.CONTROLLER)

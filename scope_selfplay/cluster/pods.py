@@ -51,6 +51,8 @@ def patched(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]
 
 Body = dict[str, Any]
 
+_USER = 10_001
+"""User and group of every container, as in the images; never root."""
 RUN = "scope/run"
 ITERATION = "scope/iteration"
 STAGE = "scope/stage"
@@ -240,24 +242,25 @@ def pod_template(
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": cluster.user,
-            "runAsGroup": cluster.user,
-            "fsGroup": cluster.user,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
             # Else a volume with millions of files is walked through at every start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container_of(cluster, program, every)],
         "volumes": [{"name": mount.name, **mount.source} for mount in every if mount.source is not None],
-        "nodeSelector": dict(cluster.node_selector),
-        "tolerations": tolerations_of(cluster, has_gpus=has_gpus),
-        "priorityClassName": cluster.priority_class,
-        "imagePullSecrets": [{"name": cluster.pull_secret}] if cluster.pull_secret else [],
     }
     metadata: Body = {"labels": dict(labels)} | ({"annotations": dict(_STAYS)} if stays else {})
-    # What is not set is left out.
-    spec = {name: value for name, value in spec.items() if value not in ({}, [], None)}
-    return patched(patched({"metadata": metadata, "spec": spec}, cluster.pod), program.settings.pod)
+    pod = patched(patched({"metadata": metadata, "spec": spec}, cluster.pod), program.settings.pod)
+    if has_gpus:
+        # Most clusters keep nodes with GPUs for pods that ask for them.
+        found = pod["spec"].get("tolerations") or []
+        if not any(each.get("key") in (None, cluster.gpu_resource) for each in found):
+            own = {"key": cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+            pod["spec"]["tolerations"] = [*found, own]
+    return pod
 
 
 def container_of(
@@ -389,15 +392,6 @@ def short_hash(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
 
 
-def tolerations_of(cluster: ClusterConfig, *, has_gpus: bool) -> list[Body]:
-    """The run's own, and that of GPU nodes, which most clusters keep for pods that ask for GPUs."""
-    own = [toleration.model_dump() for toleration in cluster.tolerations]
-    found = [{name: value for name, value in fields.items() if value} for fields in own]
-    if has_gpus and not any(each.get("key") in (None, cluster.gpu_resource) for each in found):
-        found.append({"key": cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
-    return found
-
-
 def cache_mount(config: RunConfig, component: Component, replica: int) -> Mount:
     """The mount of a server's own folder on the volume, which it can write: by component, image and base model.
 
@@ -406,7 +400,7 @@ def cache_mount(config: RunConfig, component: Component, replica: int) -> Mount:
     cluster = config.cluster
     base = cluster.judge.model if component is Component.JUDGE else config.model.path
     number = f"-{replica}" if replica else ""
-    name = f"{component}{number}-{short_hash(cluster.images.server or cluster.images.worker, base)}"
+    name = f"{component}{number}-{short_hash(cluster.images.trainer or cluster.images.worker, base)}"
     return Mount("data", None, CACHE, read_only=False, below=f"runs/{config.name}/cache/{name}")
 
 

@@ -202,13 +202,12 @@ class NamedSecret(NamedTuple):
 
 
 def secrets_of(config: RunConfig) -> dict[str, NamedSecret]:
-    """By the setting that names it. What is in a registry's is not ours to say."""
+    """By the setting that names it."""
     named = config.cluster
     trackers = [name for tracker in config.tracking.report_to for name in TRACKERS.get(tracker, ())[:1]]
     options: dict[str, tuple[str | None, dict[str, str]]] = {
         "key_secret": (named.key_secret, {"token": "--from-literal=token=$(openssl rand -hex 32)"}),
         "tracking_secret": (named.tracking_secret, {name: f"--from-file={name}=FILE" for name in trackers}),
-        "pull_secret": (named.pull_secret, {}),
     }
     found = {}
     for setting, (name, keys) in options.items():

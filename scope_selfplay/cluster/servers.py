@@ -197,16 +197,14 @@ def _server_program(config: RunConfig, server: Server) -> Program:
     liveness: Body = {**_HEALTH, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 3}
     image = images.worker
     environment: dict[str, str | Body] = {}
-    if server.component is Component.RETRIEVER:
-        image = images.retriever or images.worker
-    elif is_vllm(config, server.component):
-        image = images.server or images.worker
+    if is_vllm(config, server.component):
+        image = images.trainer or images.worker
         url = f"http://127.0.0.1:{PORT}/v1/completions"
         command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(_PROBE)]
         # Each look at /metrics may take 5 s.
         times = {"periodSeconds": 60, "timeoutSeconds": _PROBE + 15, "failureThreshold": 3}
         liveness = {"exec": {"command": command}, **times}
-    elif server.component is not Component.JUDGE:
+    elif server.component in (Component.SOLVER, Component.CHALLENGER):
         cores = amount(settings.amounts(tiny=config.cluster.tiny)["cpu"])
         environment = {"OMP_NUM_THREADS": str(max(1, int(cores)))}
     extra: Body = {

@@ -30,6 +30,8 @@ from scope_selfplay.config.cluster import GRACE, PodConfig, TrainingStageConfig
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import Stage
 
+KEPT = 86_400
+"""Seconds for which a finished Job and its logs are kept; a restarted controller reads the result from the Job."""
 _TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
 _RENDEZVOUS_PORT = 29500
 
@@ -59,7 +61,7 @@ def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Se
     spec: Body = {
         "backoffLimit": 0,
         "activeDeadlineSeconds": config.cluster.deadline,
-        "ttlSecondsAfterFinished": config.cluster.keep,
+        "ttlSecondsAfterFinished": KEPT,
         "template": template,
     }
     if nodes > 1:

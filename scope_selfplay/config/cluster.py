@@ -49,12 +49,6 @@ ObjectName = Annotated[
     str, _name(_DOMAIN, "the name of an object: small letters, digits, - and ., such as my-secret")
 ]
 LabelKey = Annotated[str, _name(rf"({_DOMAIN}/)?{_LABEL}", _A_KEY, 317)]
-OptionalLabelKey = Annotated[
-    str, _name(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none, such as nvidia.com/gpu", 317)
-]
-LabelValue = Annotated[
-    str, _name(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and ., such as a100")
-]
 
 
 _FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9} | {
@@ -69,17 +63,6 @@ def amount(quantity: Any) -> float:
     text = str(quantity)
     number = text.rstrip("KMGTPEkmuni")
     return float(number) * _FACTORS[text.removeprefix(number)]
-
-
-class TolerationConfig(ConfigSection):
-    key: OptionalLabelKey = ""
-    """Key of the tolerated taint; every taint when empty."""
-    operator: Literal["Exists", "Equal"] = "Exists"
-    """How the taint's value is compared."""
-    value: str = ""
-    """Value of the taint, for `Equal`."""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Effect of the taint; every effect when empty."""
 
 
 class VolumeConfig(ConfigSection):
@@ -167,18 +150,14 @@ optimizer there, four hold it without."""
 
 
 class ImagesConfig(ConfigSection):
-    """An empty field means the image of `worker`. Production runs name images by digest. `latest` is pulled at every
-    start, other tags where a node has no such image."""
+    """Production runs name images by digest. `latest` is pulled at every start, other tags where a node has no such
+    image. One server's own image is a matter of its `pod`."""
 
     worker: Image = "scope-selfplay:0.1.0"
     """Runs `python -m jobs....` and servers without a GPU. To train or serve policies on the CPU it needs torch:
     `scope-selfplay-local:0.1.0`."""
     trainer: OptionalImage = ""
-    """Runs the two training stages; contains CUDA, TRL and vLLM."""
-    server: OptionalImage = ""
-    """Serves models with `vllm serve`."""
-    retriever: OptionalImage = ""
-    """Serves the index with `scope serve-retriever`."""
+    """Runs the two training stages, and `vllm serve`; contains CUDA, TRL and vLLM. That of `worker` when left out."""
 
 
 class TaskMakingStageConfig(PodConfig):
@@ -356,8 +335,6 @@ class ClusterConfig(ConfigSection):
     """Use no GPUs, and serve with `scope serve-model` and `scope serve-judge` instead of vLLM."""
     images: ImagesConfig = ImagesConfig()
     """Container images."""
-    pull_secret: ObjectName | None = None
-    """Name of the Secret with which images are pulled."""
     key_secret: ObjectName | None = None
     """Secret whose key `token` is the API key of every server of the run, in addition to the NetworkPolicies."""
     tracking_secret: ObjectName | None = None
@@ -365,45 +342,26 @@ class ClusterConfig(ConfigSection):
     such as `WANDB_API_KEY`, or `MLFLOW_TRACKING_URI` and `MLFLOW_TRACKING_TOKEN`."""
     volume_claim: ObjectName = "scope-data"
     """PersistentVolumeClaim, mounted at /data; a claim with another name than the default must already exist."""
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
-    """Whether several nodes can mount the claim, or only one; then `node_selector` must select that node."""
-    storage_class: ObjectName | None = None
-    """StorageClass of the claim; the cluster's default one when left out."""
-    storage: str = Field(default="1Ti", pattern=MEMORY)
-    """Size of the claim, as a Kubernetes quantity."""
+    claim: dict[str, Any] = Field(default_factory=dict)
+    """A patch of the claim's spec (1Ti, ReadWriteMany, of the cluster's default StorageClass), such as
+    `{storageClassName: nfs, resources: {requests: {storage: 4Ti}}}`. With `accessModes: [ReadWriteOnce]` one node alone
+    can mount it, which the `nodeSelector` of `cluster.pod` must select."""
     prepare: PrepareConfig = PrepareConfig()
     """What is put on the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
     """Additional volumes, mounted read-only in every pod of the run."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
     """Resource name of the GPUs on the nodes."""
-    user: int = Field(default=10_001, ge=1)
-    """User and group id of every container; never root."""
-    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Labels that a node must have."""
-    tolerations: tuple[TolerationConfig, ...] = ()
-    """Tolerations of every pod; pods with GPUs also tolerate a taint with the key of `gpu_resource`."""
-    priority_class: ObjectName | None = None
-    """PriorityClass of every pod."""
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Additional labels of Jobs and Deployments, such as `kueue.x-k8s.io/queue-name`; `scope/` is reserved."""
     pod: PodPatch = Field(default_factory=dict)
-    """A strategic-merge patch of every pod, controller and preparing Jobs included: proxies, annotations, a scheduler.
-    The container is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
-    patience: int = Field(default=900, ge=60)
-    """Seconds for which a run holds GPUs while another of its pods finds no node; up to twice as long, so that two
-    runs do not give up together. Then its servers are deleted, and it tries again after a pause that doubles."""
-    expiry: int = Field(default=43_200, ge=3600)
-    """Seconds after which the cluster ends a run whose controller is not at work any more (an hour later it has deleted
-    its servers, with their GPUs). It goes on from the volume when its folder is applied again."""
+    """A strategic-merge patch of every pod, controller and preparing Jobs included: `nodeSelector`, `tolerations` (pods
+    with GPUs tolerate a taint with the key of `gpu_resource`, too), `imagePullSecrets`, `priorityClassName`, proxies,
+    annotations. Its labels, such as `kueue.x-k8s.io/queue-name`, are those of Jobs and Deployments, too. The container
+    is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
     deadline: int = Field(default=172_800, ge=60)
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
     work."""
     retries: int = Field(default=3, ge=0)
     """Number of retries of a failed stage; outages, stops and evictions do not count."""
-    keep: int = Field(default=86_400, ge=600)
-    """Seconds for which a finished Job and its logs are kept; at least 600, because a restarted controller reads the
-    result from the Job."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """Stage A."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()
@@ -423,14 +381,21 @@ class ClusterConfig(ConfigSection):
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
 
-    @field_validator("labels")
-    @classmethod
-    def _are_not_the_controllers(cls, labels: dict[str, str]) -> dict[str, str]:
-        if own := next((key for key in labels if key.startswith("scope/")), None):
-            raise ValueError(
-                f"found {own}; keys under scope/ are the controller's own, give yours another prefix"
-            )
-        return labels
+    @property
+    def node_selector(self) -> dict[str, str]:
+        """Labels that a node must have for any pod."""
+        return dict((self.pod.get("spec") or {}).get("nodeSelector") or {})
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Further labels of Jobs, Deployments and pods."""
+        return dict((self.pod.get("metadata") or {}).get("labels") or {})
+
+    @property
+    def access_mode(self) -> str:
+        """Whether several nodes can mount the claim (ReadWriteMany) or one (ReadWriteOnce)."""
+        modes = self.claim.get("accessModes") or ["ReadWriteMany"]
+        return str(modes[0])
 
     @field_validator("volumes")
     @classmethod

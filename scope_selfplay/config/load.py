@@ -27,6 +27,11 @@ MOVED: Mapping[str, str] = {
     "judge.patience.outage": "judge.patience",
     "judge.patience.retries": "judge.retries",
     "cluster.train_solver.deadline": "cluster.deadline",
+    "cluster.node_selector": "cluster.pod.spec.nodeSelector",
+    "cluster.priority_class": "cluster.pod.spec.priorityClassName",
+    "cluster.labels": "cluster.pod.metadata.labels",
+    "cluster.storage_class": "cluster.claim.storageClassName",
+    "cluster.storage": "cluster.claim.resources.requests.storage",
     **{
         f"search.engine.{name}": f"search.engine.fields.{name}"
         for name in ("text", "title", "document", "vector")
@@ -39,7 +44,22 @@ _OTHERS = ("judge", "solver", "challenger", "prepare.index_job", "prepare.warm_s
 _PODS = tuple(f"cluster.{part}" for part in (*_STAGES, *_OTHERS))
 GONE: Mapping[str, tuple[Any, str]] = {
     "search.engine.folder": (None, "serve an index folder with `scope serve-retriever` and set search.url"),
-    "cluster.gang": (None, "set kueue.x-k8s.io/queue-name in cluster.labels"),
+    "cluster.gang": (None, "set the label kueue.x-k8s.io/queue-name in cluster.pod"),
+    "cluster.images.server": (
+        "",
+        "vLLM has the image of trainer; another one in cluster.judge.pod and its like",
+    ),
+    "cluster.images.retriever": ("", "it has the image of worker; another one in cluster.retriever.pod"),
+    "cluster.pull_secret": (None, "set cluster.pod: {spec: {imagePullSecrets: [{name: ...}]}}"),
+    "cluster.tolerations": (
+        [],
+        "set cluster.pod: {spec: {tolerations: [...]}}, with operator: Exists or a value",
+    ),
+    "cluster.user": (10_001, "set cluster.pod: {spec: {securityContext: {runAsUser: ..., fsGroup: ...}}}"),
+    "cluster.access_mode": ("ReadWriteMany", "set cluster.claim: {accessModes: [ReadWriteOnce]}"),
+    "cluster.patience": (900, "it is 15 minutes"),
+    "cluster.expiry": (43_200, "it is 12 hours"),
+    "cluster.keep": (86_400, "it is a day"),
     "judge.patience.call": (600.0, "judge.patience is the time of a completion, too"),
     "judge.patience.silence": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
     "judge.patience.canary": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
@@ -307,6 +327,8 @@ def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
             found = found.get(part) if isinstance(found, dict) else None
         if isinstance(found, list):
             return found
+    if "pod" in change.key:
+        return []
     raise ConfigError(
         f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
     )

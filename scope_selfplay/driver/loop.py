@@ -61,6 +61,8 @@ from scope_selfplay.driver.parts import (
 from scope_selfplay.driver.plan import next_actions
 from scope_selfplay.store.folder import RunFolder
 
+EXPIRY = 43_200
+"""Seconds after which the cluster ends a run whose controller is not at work; it goes on when it is applied again."""
 KEPT = 3600
 """Seconds for which the log of a controller that ended without a verdict can be read."""
 _RENEWALS = 24
@@ -232,7 +234,7 @@ class Controller:
                 run_end, self._status, self._since = None, None, {}
             if run_end is None:
                 # Last, so that nothing waits for it where it fails.
-                self._expiry.renew(self._inputs.config.cluster.expiry)
+                self._expiry.renew(EXPIRY)
             return run_end
         except (OutsideError, Conflict, LeaseLost) as error:
             self._log(f"{error}; looking again")

@@ -17,6 +17,8 @@ from scope_selfplay.driver.attempts import AttemptLedger, GivenUp, pause_after
 from scope_selfplay.driver.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.driver.parts import Apply, ControllerEvent, PlanPart, RunEnd, Situation, warn
 
+PATIENCE = 900.0
+"""Seconds for which a run holds GPUs while another of its pods finds no node."""
 _SERVED = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER, Component.RETRIEVER)
 
 
@@ -45,13 +47,13 @@ def give_back(
 
 
 def _whom_to_make_way_for(now: Situation) -> tuple[str | None, PlanPart]:
-    """The oldest run of the namespace that waits for nodes; nobody once that took `cluster.patience`, because what it
+    """The oldest run of the namespace that waits for nodes; nobody once that took `PATIENCE`, because what it
     waits for may be something else. The clock runs on for as long as it waits, or way would be made again at once."""
     cluster, own = now.context.config.cluster, (now.observed.since or "~", now.context.config.name)
     older = next((run for run in now.observed.others if run.waits and (run.since, run.name) < own), None)
     if older is None or cluster.tiny:
         return None, PlanPart()
-    is_over, looked = now.has_waited(f"way/{older.name}", cluster.patience)
+    is_over, looked = now.has_waited(f"way/{older.name}", PATIENCE)
     return None if is_over else older.name, looked
 
 
@@ -68,7 +70,7 @@ def _give_back_to_all(
         return _pause(now, ledger)
     if not _holds_gpus(now, step, servers, active) or not _lacks_room(servers, active):
         return GivingBack(ledger, PlanPart(), pauses=False)
-    patience = now.context.config.cluster.patience * _share(now, times)
+    patience = PATIENCE * _share(now, times)
     is_over, looked = now.has_waited(f"holding/{times}", patience)
     if not is_over:
         return GivingBack(ledger, looked, pauses=False)

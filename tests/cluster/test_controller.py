@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ExitCode, UserError
+from scope_selfplay.cluster import stages
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import loop as expiry
 from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
@@ -77,7 +78,7 @@ class Site:
         self.node = node
         self.namespace = node.selector["scope-test"]
         self.root = root
-        cluster = CLUSTER | changes.pop("cluster", {}) | {"node_selector": node.selector}
+        cluster = CLUSTER | changes.pop("cluster", {}) | {"pod": {"spec": {"nodeSelector": node.selector}}}
         self.config = parse_config(RUN | changes | {"cluster": cluster})
         self.transport = Dying(KubernetesTransport(settings, self.namespace))
         self.verbs: set[tuple[str, str, str]] = set()
@@ -200,12 +201,10 @@ def test_a_dozen_kills_change_nothing(site: Callable[..., Site], record_property
 
 @pytest.mark.fault(17)
 def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
-    site: Callable[..., Site], record_property: Report
+    site: Callable[..., Site], record_property: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = site(iterations=1)
-    # Shorter than settings may say: a test does not wait ten minutes.
-    cluster = run.config.cluster.model_copy(update={"keep": 0})
-    run.config = run.config.model_copy(update={"cluster": cluster})
+    monkeypatch.setattr(stages, "KEPT", 0)
     assert run.drive(run.controller()).code is ExitCode.DONE
     assert all(name.endswith("-a1") for name in run.stage_jobs())
     assert len(run.stage_jobs()) == 6
@@ -310,7 +309,7 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     controller = run.controller()
     _until(lambda: controller.round() or run.servers())
     spec = run.jobs.read_namespaced_job("r1-controller", run.namespace).spec
-    assert 0 <= spec.active_deadline_seconds - run.config.cluster.expiry < 400
+    assert 0 <= spec.active_deadline_seconds - expiry.EXPIRY < 400
     # A shorter one than configs take: what it does is moved on, taken away, and met.
     others = (controller.leadership.cluster, "r1-controller", time.monotonic, time.time, run.said.append)
     first, second = expiry.JobExpiry(*others), expiry.JobExpiry(*others)

@@ -190,7 +190,7 @@ def written(top: Path, image: Image, engine: Image) -> Path:
     places += [f"judge.endpoints.rubric.base_url=http://rubrics:{_PORT}/v1"]
     overrides = [*OVERRIDES, "name=tiny", *places]
     settings = load_config(None, overrides).model_dump(mode="json", exclude={"cluster"})
-    images = {"worker": image.name, "server": engine.name}
+    images = {"worker": image.name, "trainer": engine.name}
     settings["cluster"] = CLUSTER | {"images": images, "volumes": [*image.volumes, *engine.volumes]}
     return write_run(top, settings, small=["containers"])
 

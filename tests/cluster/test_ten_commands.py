@@ -45,7 +45,7 @@ def place(node: SimulatedNode, empty_namespace: str, volume: Path, tmp_path: Pat
         shutil.copytree(REPOSITORY / part, top / part, symlinks=True)
     settings = top / RUN / "setup" / "run.yaml"
     config = yaml.safe_load(settings.read_text())
-    config["cluster"]["node_selector"] = node.selector
+    config["cluster"]["pod"] = {"spec": {"nodeSelector": node.selector}}
     settings.write_text(yaml.safe_dump(config))
     fit_to_server(top / RUN)
     context = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())

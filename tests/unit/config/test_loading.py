@@ -105,9 +105,11 @@ def test_a_wrong_value_is_blamed_on_whoever_gave_it(
 
 def test_a_list_is_added_to(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("cluster: {tolerations: [{key: a}]}\n")
-    config = load_config(file, ["cluster.tolerations+=[{key: b}]", "cluster.tolerations+=[{key: c}]"])
-    assert [each.key for each in config.cluster.tolerations] == ["a", "b", "c"]
+    file.write_text("cluster: {pod: {spec: {tolerations: [{key: a}]}}}\n")
+    added = [f"cluster.pod.spec.tolerations+=[{{key: {key}}}]" for key in "bc"]
+    for given, expected in ((file, "abc"), (None, "bc")):
+        tolerated = load_config(given, added).cluster.pod["spec"]["tolerations"]
+        assert [each["key"] for each in tolerated] == list(expected)
     assert load_config(None, ["cluster.prepare.index+=[--seed, '1']"]).cluster.prepare.index == (
         *("--profile", "compact"),
         *("--seed", "1"),

@@ -15,7 +15,6 @@ PAPER: dict[str, Any] = {
         "images": {
             "worker": "registry.example/scope:1",
             "trainer": "registry.example/scope-train:1",
-            "server": "registry.example/vllm:1",
         },
         "judge": {"model": "/data/models/Qwen3-8B", "args": ["--max-model-len", "32768"]},
         "retriever": {"index": "/data/index/wiki-18"},

@@ -16,12 +16,16 @@ from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 _CLUSTER = PAPER["cluster"]
 _PLACED = _CLUSTER | {
-    "node_selector": {"gpu": "h100"},
-    "tolerations": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}],
-    "priority_class": "batch",
-    "pull_secret": "registry",
+    "pod": {
+        "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "research"}},
+        "spec": {
+            "nodeSelector": {"gpu": "h100"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "priorityClassName": "batch",
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+    },
     "key_secret": "scope-key",
-    "labels": {"kueue.x-k8s.io/queue-name": "research"},
     "train_solver": {"gpus": 8, "nodes": 2, "sharding": "hybrid"},
     "make_tasks": {"shards": 4},
 }

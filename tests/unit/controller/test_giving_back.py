@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver import waiting
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.testing.fake_nodes import GPU
 from tests.unit.controller.neighbours import Neighbours
@@ -70,9 +71,12 @@ def test_a_run_that_can_never_be_placed_keeps_the_younger_one_for_its_patience_a
 
 
 @pytest.mark.integration
-def test_a_run_that_gave_back_returns_as_soon_as_its_neighbours_hold_less(tmp_path: Path) -> None:
+def test_a_run_that_gave_back_returns_as_soon_as_its_neighbours_hold_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three runs whose stages take far longer than their patience: pauses must not outlast the stages of others."""
-    neighbours = Neighbours(tmp_path, 3, ONE | {"cluster": ONE["cluster"] | {"patience": 120}})
+    monkeypatch.setattr(waiting, "PATIENCE", 120)
+    neighbours = Neighbours(tmp_path, 3)
     neighbours.world.nodes.seconds = 600
     neighbours.drive(hours=3)
     assert set(neighbours.ended.values()) == {ExitCode.DONE}

@@ -88,7 +88,9 @@ def test_a_server_without_a_gpu_decodes_as_the_run_does_in_one_process() -> None
 
 def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_asks_for() -> None:
     cluster = {"judge": {"gpus": 0, "args": ["--rehearsal"]}, "solver": {"gpus": 0} | sized(cpu="7500m")}
-    config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})
+    config = config_of(
+        PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"trainer": "s", "worker": "w"}}
+    )
     context = context_of(config)
     bodies = {
         server.component: server_deployment(context, server)

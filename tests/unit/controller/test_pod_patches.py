@@ -81,7 +81,9 @@ def test_pods_with_gpus_go_to_gpu_nodes_and_no_autoscaler_takes_them_away() -> N
     assert trainer["spec"]["tolerations"] == [gpu] and "tolerations" not in worker["spec"]
     assert server_of(with_cluster(), Component.JUDGE)["spec"]["tolerations"] == [gpu]
     own = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    assert job_of(with_cluster(tolerations=own), Stage.SOLVER)["spec"]["tolerations"] == own
+    assert (
+        job_of(with_cluster(pod={"spec": {"tolerations": own}}), Stage.SOLVER)["spec"]["tolerations"] == own
+    )
     amd = job_of(with_cluster(gpu_resource="amd.com/gpu"), Stage.SOLVER)["spec"]["tolerations"]
     assert [each["key"] for each in amd] == ["amd.com/gpu"]
     for template in (trainer, worker):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ConfigError, ExitCode
+from scope_selfplay.cluster import stages
 from scope_selfplay.cluster.pods import SHARD
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.api import VERBS, ObjectKind
@@ -186,10 +187,12 @@ def test_an_hour_of_waiting_costs_few_calls_and_writes_nothing(tmp_path: Path) -
 
 
 @pytest.mark.integration
-def test_memory_grows_neither_with_time_nor_with_attempts(tmp_path: Path) -> None:
+def test_memory_grows_neither_with_time_nor_with_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     down = PodEnding(exit_code=75, message="judge is down")
-    data = ONE | {"cluster": ONE["cluster"] | {"keep": 600}}
-    world = World(tmp_path, data, work=lambda job, rank: down, tick=15.0)
+    monkeypatch.setattr(stages, "KEPT", 600)
+    world = World(tmp_path, ONE, work=lambda job, rank: down, tick=15.0)
     world.have_done_all_but("i01-train-solver")
     controller = world.controller()
     _go_and_forget(world, controller, 500)

@@ -104,16 +104,15 @@ def test_a_setting_of_a_component_that_is_wrong_is_blamed_on_it(tmp_path: Path) 
 
 def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
     text = (QWEN / "setup" / "run.yaml").read_text()
-    for name in ("trainer", "server"):
-        text = text.replace(f"    {name}: scope-trainer:0.1.0\n", "")
+    text = text.replace("    trainer: scope-trainer:0.1.0\n", "")
     text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:0.1.0\n")
     found = {
         problem.where: problem.what
         for problem in check_folder(with_components(tmp_path, QWEN, text=text)).problems
     }
-    assert found.keys() == {"cluster.images.trainer", "cluster.images.server"}
-    assert "train_challenger, train_solver would get GPUs" in found["cluster.images.trainer"]
-    assert "judge, solver, challenger would get GPUs" in found["cluster.images.server"]
+    assert found.keys() == {"cluster.images.trainer"}
+    users = "train_challenger, train_solver, judge, solver, challenger"
+    assert f"{users} would get GPUs" in found["cluster.images.trainer"]
 
 
 EXTERNAL = {

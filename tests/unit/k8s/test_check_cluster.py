@@ -113,7 +113,7 @@ def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_
 
 
 def test_every_pod_goes_to_the_node_of_the_volume(tmp_path: Path) -> None:
-    text = text_of(QWEN, cluster__node_selector={"pool": "a"})
+    text = text_of(QWEN, cluster__pod={"spec": {"nodeSelector": {"pool": "a"}}})
     folder = with_components(tmp_path, QWEN, "single-node", text=text)
     checked = check_folder(folder)
     assert checked.problems == []
@@ -156,7 +156,9 @@ def test_several_nodes_share_a_run_whose_volume_they_share(answers: Answers) -> 
 def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path) -> None:
     own = {"key": "team", "operator": "Equal", "value": "x", "effect": "NoSchedule"}
     checked = check_folder(
-        with_components(tmp_path, QWEN, "spot", text=text_of(QWEN, cluster__tolerations=[own]))
+        with_components(
+            tmp_path, QWEN, "spot", text=text_of(QWEN, cluster__pod={"spec": {"tolerations": [own]}})
+        )
     )
     assert checked.problems == []
     for pods in pods_of(checked.objects):
@@ -209,7 +211,7 @@ def test_pods_without_gpus_need_a_node_that_takes_them(answers: Answers) -> None
     small["status"]["allocatable"] |= {"cpu": "4", "memory": "16Gi"}
     answers.give("nodes", tainted)
     assert messages(QWEN, "Job/qwen3-8b-controller") == [
-        "tolerates no node: nvidia.com/gpu= is a taint of theirs; see cluster.tolerations"
+        "tolerates no node: nvidia.com/gpu= is a taint of theirs; tolerate it in cluster.pod"
     ]
     answers.give("nodes", tainted, small)
     assert messages(QWEN, "Job/qwen3-8b-controller") == []

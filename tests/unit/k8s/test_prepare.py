@@ -60,11 +60,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         tmp_path,
         images={"worker": "registry.example/scope:2"},
         volume_claim="shared",
-        user=12345,
-        node_selector={"pool": "cpu"},
-        tolerations=[{"key": "spot", "effect": "NoSchedule"}],
-        priority_class="low",
-        pull_secret="registry",
+        pod={"spec": {"nodeSelector": {"pool": "cpu"}, "securityContext": {"fsGroup": 12345}}},
         volumes=[{"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "ca"}}}],
     )
     jobs = jobs_below(folder)
@@ -73,8 +69,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         assert pod["containers"][0]["image"] == "registry.example/scope:2"
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared"
         assert pod["securityContext"]["fsGroup"] == 12345 and pod["nodeSelector"] == {"pool": "cpu"}
-        assert pod["tolerations"] == [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]
-        assert pod["priorityClassName"] == "low" and pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert pod["securityContext"]["runAsUser"] == 10_001
         mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
         assert mounts["extra-ca"] == "/etc/company"
     kinds = {body["kind"] for body in rendered(folder / "shared")}
@@ -87,11 +82,18 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
     ("components", "cluster", "node"),
     [
         (("single-node",), {}, {"scope/single-node": "true"}),
-        (("single-node",), {"node_selector": {"pool": "a"}}, {"pool": "a", "scope/single-node": "true"}),
+        (
+            ("single-node",),
+            {"pod": {"spec": {"nodeSelector": {"pool": "a"}}}},
+            {"pool": "a", "scope/single-node": "true"},
+        ),
         # Without rights on nodes.
         (
             (),
-            {"access_mode": "ReadWriteOnce", "node_selector": {"kubernetes.io/hostname": "n1"}},
+            {
+                "claim": {"accessModes": ["ReadWriteOnce"]},
+                "pod": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}},
+            },
             {"kubernetes.io/hostname": "n1"},
         ),
     ],
@@ -172,7 +174,7 @@ def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(
 
 
 def test_an_index_encoded_on_a_gpu_has_the_trainers_image_and_one_on_cpus_has_none(tmp_path: Path) -> None:
-    images = {"worker": "w:1", "trainer": "t:1", "server": "t:1"}
+    images = {"worker": "w:1", "trainer": "t:1"}
     for gpus, image in ((1, "t:1"), (0, "w:1")):
         prepare = {"model": "team/m0", "index_job": {"gpus": gpus}}
         folder = rendered_run(tmp_path / str(gpus), prepare=prepare, images=images)

@@ -40,8 +40,7 @@ def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) 
             "cluster": {
                 "pod": pod,
                 "prepare": {"model": "team/m0"},
-                "storage_class": "nfs",
-                "storage": "4Ti",
+                "claim": {"storageClassName": "nfs", "resources": {"requests": {"storage": "4Ti"}}},
             },
         }
     )
