@@ -48,7 +48,6 @@ from scope_selfplay.judge.protocol import (
     Scale,
     ScoreQuestion,
     SelectQuestion,
-    Style,
 )
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.rewards.measures import Mean, Measure, Total
@@ -215,89 +214,77 @@ class Canary:
 
 def canary_of(like: Question[Any], case: CanaryCase, number: int, key: Key) -> Canary | None:
     """A question of the same form as `like`; None where none with a known verdict can be made of this case."""
+    kinds = _kinds_of(like, case)
+    if not kinds:
+        return None
+    kind = kinds[number % len(kinds)]
+    task, text, is_good = _task(case), str(getattr(case, kind)), kind is CanaryKind.RIGHT
+    rubric = Rubric(task_id=task.id, criteria=(Criterion(text=case.criterion),))
+    good, shown = (
+        Rollout.of_answer(each, content_id("canary", case.task, each), subject_id=task.id)
+        for each in (case.right, text)
+    )
+    # The better one of two is shown first and last equally often.
+    is_first = number // len(kinds) % 2 == 0
+    pair = (good, shown) if is_first else (shown, good)
+    both = "\n---\n".join(rollout.answer or "" for rollout in pair)
     match like:
         case GateQuestion(gate=gate):
-            return _gate_canary(gate, case, number)
+            text = _shown_to_gate(gate, case, kind)
+            document = case.document if "document" in GATES[gate].shows else None
+            return Canary(GateQuestion(_task(case, text), gate, document), kind, case, text, is_good)
         case GradeQuestion():
-            kind = _in_turn(tuple(CanaryKind), number)
-            answer, criterion = _answer(case, kind), Criterion(text=case.criterion)
-            question = GradeQuestion(_task(case), criterion, answer, key=(*key, number))
-            return Canary(question, kind, case, answer, kind is CanaryKind.RIGHT)
+            question = GradeQuestion(task, rubric.criteria[0], text, key=(*key, number))
+            return Canary(question, kind, case, text, is_good)
         case PairQuestion(style=style):
-            return _pair_canary(case, number, style)
+            of_pair = PairQuestion(task, *pair, style=style, rubric=rubric, repeat=number)
+            # A tie has no winner, so the worse answer is not beaten.
+            return Canary(of_pair, kind, case, both, is_first, lambda said: _beats(said, is_tie=not is_first))
         case SelectQuestion():
-            kind, first_wins, pair = _pair(case, number)
-            asked = SelectQuestion(_task(case), _rubric(case), pair, 1, repeat=number)
-            return Canary(asked, kind, case, _shown(pair), first_wins, lambda numbers: bool(numbers == [0]))
+            selection = SelectQuestion(task, rubric, pair, 1, repeat=number)
+            return Canary(selection, kind, case, both, is_first, lambda numbers: bool(numbers == [0]))
         case ScoreQuestion(scale=scale):
-            return _score_canary(case, number, scale)
+            by = (
+                rubric.criteria[0] if scale is Scale.EXPLICIT else rubric if scale is Scale.IMPLICIT else None
+            )
+            half = 0.5 if scale.of_halves else 5.0
+            score = ScoreQuestion(task, shown, by, scale=scale)
+            return Canary(score, kind, case, text, is_good, lambda value: bool(value > half))
     return None
 
 
-def _gate_canary(gate: Gate, case: CanaryCase, number: int) -> Canary | None:
-    """None where the gate shows a document and the case has none, or where nobody said what this gate refuses."""
-    document = case.document if "document" in GATES[gate].shows else None
-    if gate not in _REFUSED or (document is None and "document" in GATES[gate].shows):
-        return None
-    kind = _in_turn(_kinds_of(gate, case), number)
-    refused = _REFUSED[gate]
-    text = {
+def _beats(said: Outcome, *, is_tie: bool) -> bool:
+    return is_tie if said.first == said.second else said.first > said.second
+
+
+def _kinds_of(like: Question[Any], case: CanaryCase) -> list[CanaryKind]:
+    """Of which a verdict is known: of two answers the worse one's kind; what a good answer is worth is known by a
+    criterion or reference alone.
+
+    That a task passes is known of a gate that compares it with its document, or where the case says so; to a gate that
+    looks for harm, a task without content is none. Of a gate nothing is known where nobody said what it refuses, or the
+    case lacks what it shows.
+    """
+    bad = list(CanaryKind)[1:]
+    match like:
+        case GateQuestion(gate=gate):
+            if gate not in _REFUSED or ("document" in GATES[gate].shows and case.document is None):
+                return []
+            found = [CanaryKind.WRONG, CanaryKind.HOSTILE]
+            found += [CanaryKind.EMPTY] if gate is not Gate.SAFETY else []
+            return found + ([CanaryKind.RIGHT] if case.passes_gates or gate is Gate.SOURCE else [])
+        case PairQuestion() | SelectQuestion() | ScoreQuestion(scale=Scale.ANSWER | Scale.PROOF):
+            return bad
+    return [CanaryKind.RIGHT, *bad]
+
+
+def _shown_to_gate(gate: Gate, case: CanaryCase, kind: CanaryKind) -> str:
+    return {
         CanaryKind.RIGHT: case.task,
-        CanaryKind.WRONG: refused,
+        CanaryKind.WRONG: _REFUSED[gate],
         CanaryKind.EMPTY: _NO_TASK,
-        CanaryKind.HOSTILE: f"{refused} {_TO_THE_GATE}",
+        CanaryKind.HOSTILE: f"{_REFUSED[gate]} {_TO_THE_GATE}",
     }[kind]
-    return Canary(GateQuestion(_task(case, text), gate, document), kind, case, text, kind is CanaryKind.RIGHT)
-
-
-def _kinds_of(gate: Gate, case: CanaryCase) -> tuple[CanaryKind, ...]:
-    """That a task passes is known of a gate that compares it with its document, or where the case says so; to a gate
-    that looks for harm, a task without content is none.
-    """
-    kinds = [CanaryKind.WRONG, CanaryKind.HOSTILE]
-    if gate is not Gate.SAFETY:
-        kinds.append(CanaryKind.EMPTY)
-    if case.passes_gates or gate is Gate.SOURCE:
-        kinds.append(CanaryKind.RIGHT)
-    return tuple(kinds)
-
-
-def _pair_canary(case: CanaryCase, number: int, style: Style) -> Canary:
-    """A tie is no verdict for the better one."""
-    kind, first_wins, pair = _pair(case, number)
-    question = PairQuestion(_task(case), *pair, style=style, rubric=_rubric(case), repeat=number)
-
-    def read(outcome: Outcome) -> bool:
-        # A tie has no winner, so the worse answer is not beaten.
-        return not first_wins if outcome.first == outcome.second else outcome.first > outcome.second
-
-    return Canary(question, kind, case, _shown(pair), first_wins, read)
-
-
-def _score_canary(case: CanaryCase, number: int, scale: Scale) -> Canary:
-    """Whether an answer reaches more than half of the scale. What a good answer is worth is known by a criterion or
-    reference alone.
-    """
-    kinds = tuple(CanaryKind)
-    kind = _in_turn(kinds[1:] if scale in (Scale.ANSWER, Scale.PROOF) else kinds, number)
-    rubric = _rubric(case)
-    by = rubric.criteria[0] if scale is Scale.EXPLICIT else rubric if scale is Scale.IMPLICIT else None
-    question = ScoreQuestion(_task(case), _rollout(case, kind), by, scale=scale)
-    half = 0.5 if scale.of_halves else 5.0
-    expected = kind is CanaryKind.RIGHT
-    return Canary(question, kind, case, _answer(case, kind), expected, lambda value: bool(value > half))
-
-
-def _pair(case: CanaryCase, number: int) -> tuple[CanaryKind, bool, tuple[Rollout, Rollout]]:
-    """The kind of the worse answer, whether the better one is shown first, and both."""
-    worse = tuple(CanaryKind)[1:]
-    kind, first_wins = _in_turn(worse, number), number // len(worse) % 2 == 0
-    good, bad = _rollout(case, CanaryKind.RIGHT), _rollout(case, kind)
-    return kind, first_wins, (good, bad) if first_wins else (bad, good)
-
-
-def _in_turn(kinds: tuple[CanaryKind, ...], number: int) -> CanaryKind:
-    return kinds[number % len(kinds)]
 
 
 def _task(case: CanaryCase, text: str | None = None) -> Task:
@@ -310,23 +297,6 @@ def _task(case: CanaryCase, text: str | None = None) -> Task:
         document_id=document,
         reference=case.right,
     )
-
-
-def _rubric(case: CanaryCase) -> Rubric:
-    return Rubric(task_id=_task(case).id, criteria=(Criterion(text=case.criterion),))
-
-
-def _answer(case: CanaryCase, kind: CanaryKind) -> str:
-    return str(getattr(case, kind.value))
-
-
-def _rollout(case: CanaryCase, kind: CanaryKind) -> Rollout:
-    answer = _answer(case, kind)
-    return Rollout.of_answer(answer, content_id("canary", case.task, answer), subject_id=_task(case).id)
-
-
-def _shown(pair: tuple[Rollout, Rollout]) -> str:
-    return "\n---\n".join(rollout.answer or "" for rollout in pair)
 
 
 T = TypeVar("T")

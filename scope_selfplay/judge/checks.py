@@ -151,28 +151,24 @@ class AskedAgain(Value):
     cached: bool = False
 
 
-class AgainAgreement(Value):
-    """Of the judgements of one kind that were asked again in one way: those that were read, and those that agree."""
-
-    way: AuditWay
-    kind: JudgementKind
-    asked: int
-    read: int
-    agreed: Estimate | None
-    kappa: float | None
-
-
-class Drift(Value):
-    """The share met of the same answers, then and now: of an iteration, or of a kind of criterion."""
-
-    name: str
-    then: float
-    now: float
-    change: Estimate
+AGREE = {
+    AuditWay.AGAIN: "agree, asked again",
+    AuditWay.SWAPPED: "agree, in the other order",
+    AuditWay.LONGER: "agree, with a longer answer",
+    AuditWay.REWORDED: "agree, in other words",
+    AuditWay.ELSEWHERE: "agree, another judge",
+}
+FIRST_PLACE = "what being shown first adds to a win"
+"""1 where the place decides every pair."""
+LENGTH = "what words that say nothing add"
+"""1 where they turn every no into a yes."""
+UNREAD = "cannot be read when asked again"
+DRIFT = "change in share met"
+"""Of the same answers, from then to now: of an iteration, or of a kind of criterion."""
 
 
 class AuditReport(Value):
-    """`iteration` is the newest one that was looked at; what could not be measured is None.
+    """`iteration` is the newest one that was looked at; `checks` has what could be measured, by what it says.
 
     Intervals are over tasks and hold 99 %; `items` are judgements.
     """
@@ -180,16 +176,7 @@ class AuditReport(Value):
     iteration: int
     judge: str
     calls: int
-    agreement: tuple[AgainAgreement, ...]
-    agreed: Estimate | None
-    """Over all kinds, asked again as they were."""
-    reworded: Estimate | None
-    position: Estimate | None
-    """How much more often the answer that is shown first wins: 1 where the place decides every pair."""
-    length: Estimate | None
-    """What words that say nothing add to a verdict: 1 where they turn every no into a yes."""
-    unread: Estimate | None
-    drift: tuple[Drift, ...]
+    checks: dict[str, Estimate]
 
 
 def read_audit(folder: RunFolder) -> AuditReport | None:

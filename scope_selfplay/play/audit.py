@@ -35,11 +35,14 @@ from scope_selfplay.designs.step import open_design
 from scope_selfplay.evaluation.evaluate import complete
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.judge.checks import (
-    AgainAgreement,
+    AGREE,
+    DRIFT,
+    FIRST_PLACE,
+    LENGTH,
+    UNREAD,
     AskedAgain,
     AuditReport,
     AuditWay,
-    Drift,
     JudgementKind,
     read_asked,
 )
@@ -421,34 +424,32 @@ def _longer(rollout: Rollout) -> Rollout:
 def report_of(asked: Sequence[AskedAgain], judge: str) -> AuditReport:
     """Everything that can be said; `judge` names the one of the run."""
     read = {way: [each for each in asked if each.way is way and each.now is not None] for way in AuditWay}
+    own = [each for each in asked if each.way in _OWN]
+    checks = {AGREE[way]: _share(read[way], _agrees) for way in (AuditWay.AGAIN, AuditWay.REWORDED)}
+    checks |= _agreements(asked)
+    checks[FIRST_PLACE] = _share(read[AuditWay.SWAPPED], lambda each: -_change(each), DIFFERENCES)
+    checks[LENGTH] = _share(read[AuditWay.LONGER], _gain_of_length, DIFFERENCES)
+    checks[UNREAD] = _share(own, lambda each: float(each.now is None))
+    checks |= _drifts([each for each in read[AuditWay.AGAIN] if each.kind is JudgementKind.GRADE])
     return AuditReport(
         iteration=max((each.iteration for each in asked), default=0),
         judge=judge,
         calls=sum(not each.cached and each.attempts > 0 for each in asked),
-        agreement=tuple(_agreements(asked)),
-        agreed=_share(read[AuditWay.AGAIN], _agrees),
-        reworded=_share(read[AuditWay.REWORDED], _agrees),
-        position=_share(read[AuditWay.SWAPPED], lambda each: -_change(each), DIFFERENCES),
-        length=_share(read[AuditWay.LONGER], _gain_of_length, DIFFERENCES),
-        unread=_share([each for each in asked if each.way in _OWN], lambda each: float(each.now is None)),
-        drift=tuple(_drifts([each for each in read[AuditWay.AGAIN] if each.kind is JudgementKind.GRADE])),
+        checks={name: check for name, check in checks.items() if check is not None},
     )
 
 
-def _agreements(asked: Sequence[AskedAgain]) -> Iterator[AgainAgreement]:
+def _agreements(asked: Sequence[AskedAgain]) -> dict[str, Estimate | None]:
+    """By way and kind."""
+    found = {}
     for way, kind in itertools.product(AuditWay, JudgementKind):
         own = [each for each in asked if (each.way, each.kind) == (way, kind)]
         read = [each for each in own if each.now is not None]
-        if own:
-            kappa = kappa_over_tasks([Labels(each.task_id, each.then, each.now) for each in read])
-            yield AgainAgreement(
-                way=way,
-                kind=kind,
-                asked=len(own),
-                read=len(read),
-                agreed=_share(read, _agrees),
-                kappa=None if kappa is None else kappa.value,
-            )
+        kappa = kappa_over_tasks([Labels(each.task_id, each.then, each.now) for each in read])
+        notes = ["" if kappa is None else f"kappa {kappa.value:.3f}"]
+        notes += [f"{len(own) - len(read)} unread"] if len(read) < len(own) else []
+        found[f"{AGREE[way]}: {kind}"] = _share(read, _agrees, note=", ".join(filter(None, notes)))
+    return found
 
 
 def _agrees(each: AskedAgain) -> float:
@@ -467,22 +468,24 @@ def _gain_of_length(each: AskedAgain) -> float:
     return -_change(each) if is_second else _change(each)
 
 
-def _drifts(grades: Sequence[AskedAgain]) -> Iterator[Drift]:
+def _drifts(grades: Sequence[AskedAgain]) -> dict[str, Estimate | None]:
     """By iteration, then by kind of criterion, where there are several."""
+    found = {}
     by_iteration = {f"iteration {each.iteration}" for each in grades}
     for name in [*sorted(by_iteration), *sorted({each.about for each in grades})]:
         own = [each for each in grades if name in (f"iteration {each.iteration}", each.about)]
-        change = _share(own, _change, DIFFERENCES)
-        if change is not None:
-            then = sum(each.then for each in own) / len(own)
-            now = sum(each.now or 0.0 for each in own) / len(own)
-            yield Drift(name=name, then=then, now=now, change=change)
+        then, now = [each.then for each in own], [each.now or 0.0 for each in own]
+        note = f"{sum(then) / len(own):.3f} -> {sum(now) / len(own):.3f}"
+        found[f"{DRIFT}: {name}"] = _share(own, _change, DIFFERENCES, note=note)
+    return found
 
 
 def _share(
     asked: Sequence[AskedAgain],
     of: Callable[[AskedAgain], float],
     bounds: tuple[float, float] = SHARES,
+    *,
+    note: str = "",
 ) -> Estimate | None:
     """A mean of the means of tasks, of so many judgements; None without any."""
     by_task: dict[str, list[float]] = {}
@@ -490,4 +493,4 @@ def _share(
         by_task.setdefault(each.task_id, []).append(of(each))
     means = [sum(own) / len(own) for own in by_task.values()]
     found = estimate_mean(means, seed=0, bounds=bounds, looks=_LOOKS)
-    return None if found is None else found.model_copy(update={"items": len(asked)})
+    return None if found is None else found.model_copy(update={"items": len(asked), "note": note})

@@ -78,9 +78,8 @@ def audit_command(
     signals = (signal_of(name, value) for name, value in audit_values(report).items())
     warnings = [signal.warning for signal in signals if signal.warning]
     if as_json:
-        rows = [{"name": name, **check.model_dump(mode="json")} for name, check in checks.items()]
-        shown = {"checks": rows, "warnings": warnings}
-        click.echo(json.dumps({**report.model_dump(mode="json"), **shown}, ensure_ascii=False))
+        shown = report.model_copy(update={"checks": checks}).model_dump(mode="json")
+        click.echo(json.dumps({**shown, "warnings": warnings}, ensure_ascii=False))
         return
     click.echo(f"{one_line(report.judge)}: {report.calls} calls in {path / 'audit'}")
     click.echo("\n".join(text_of([Section("The judge", [judge_table(checks)])])))

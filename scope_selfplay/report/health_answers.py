@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import numpy_rng_from
 from scope_selfplay.judge.account import read_account
-from scope_selfplay.judge.checks import AuditReport, read_audit, read_canaries, share_interval
+from scope_selfplay.judge.checks import (
+    AGREE,
+    DRIFT,
+    FIRST_PLACE,
+    LENGTH,
+    UNREAD,
+    AuditReport,
+    AuditWay,
+    read_audit,
+    read_canaries,
+    share_interval,
+)
 from scope_selfplay.report.health_tasks import repeated_sentence, word_count
 from scope_selfplay.report.signals import LEAST_TASKS, Evidence, Measured, evidence
 from scope_selfplay.store.folder import Stage
@@ -373,19 +384,23 @@ def audited(reader: RunReader, iteration: int) -> Mapping[str, Measured | None]:
     return audit_values(report) if report is not None and report.iteration == iteration else {}
 
 
+_AUDITED = {
+    AGREE[AuditWay.AGAIN]: "judge_agreement",
+    AGREE[AuditWay.REWORDED]: "reworded_agreement",
+    FIRST_PLACE: "position_bias",
+    LENGTH: "length_bias",
+    UNREAD: "judge_unread",
+}
+"""Signals, by the checks of an audit that they are."""
+
+
 def audit_values(report: AuditReport) -> dict[str, Measured]:
     """The signals of an audit; nothing is said without an interval, and of drifts the most certain is told."""
-    shares = [
-        ("judge_agreement", "", report.agreed),
-        ("reworded_agreement", "", report.reworded),
-        ("position_bias", "", report.position),
-        ("length_bias", "", report.length),
-        ("judge_unread", "", report.unread),
-        *(("judge_drift", each.name, each.change) for each in report.drift),
-    ]
     found: dict[str, Measured] = {}
-    for signal, about, share in shares:
-        if share is not None and share.low is not None and share.high is not None:
+    for name, share in report.checks.items():
+        what, _, about = name.partition(": ")
+        signal = "judge_drift" if what == DRIFT else _AUDITED.get(name)
+        if signal is not None and share.low is not None and share.high is not None:
             measured = Measured(share.value, (share.low, share.high), about)
             found[signal] = max(found.get(signal, measured), measured, key=_distance_from_none)
     return found

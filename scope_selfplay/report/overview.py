@@ -9,7 +9,6 @@ From a run's folder alone, finished or running; what was not measured is absent 
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from scope_selfplay.base.intervals import Estimate, shown
@@ -19,8 +18,6 @@ from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import (
-    AuditReport,
-    AuditWay,
     canary_shares,
     read_audit,
     read_canaries,
@@ -44,13 +41,6 @@ from scope_selfplay.store.ratings import (
 from scope_selfplay.store.reader import RunReader
 
 BINS = 10
-_WAYS = {
-    AuditWay.AGAIN: "asked again",
-    AuditWay.SWAPPED: "in the other order",
-    AuditWay.LONGER: "with a longer answer",
-    AuditWay.REWORDED: "in other words",
-    AuditWay.ELSEWHERE: "another judge",
-}
 
 
 class TaskGroup(Value):
@@ -208,10 +198,8 @@ def _summary_of(reader: RunReader, config: RunConfig, found: IterationOverview) 
 def judge_checks(folder: RunFolder, played: People | None) -> dict[str, Estimate]:
     """Of a run: its canaries, its audit, and the people who judged; {} where there is none of them."""
     found = canary_shares(read_canaries(folder))
-    report = read_audit(folder)
-    for name, estimate, note in _audited(report) if report else ():
-        if estimate is not None:
-            found[name] = estimate.model_copy(update={"note": note})
+    if (report := read_audit(folder)) is not None:
+        found |= report.checks
     for row in played.agreement if played else ():
         kappa = "" if row.kappa is None else f"kappa {shown(row.kappa)}"
         alone = f"judge alone yes {row.judge_alone}, person alone yes {row.person_alone}"
@@ -223,19 +211,6 @@ def judge_checks(folder: RunFolder, played: People | None) -> dict[str, Estimate
             note=", ".join(filter(None, (kappa, alone))),
         )
     return found
-
-
-def _audited(report: AuditReport) -> Iterator[tuple[str, Estimate | None, str]]:
-    """What was found, and what to know of it."""
-    for row in report.agreement:
-        kappa = f"kappa {row.kappa:.3f}" if row.kappa is not None else ""
-        unread = f"{row.asked - row.read} unread" if row.read < row.asked else ""
-        yield f"agree, {_WAYS[row.way]}: {row.kind}", row.agreed, ", ".join(filter(None, (kappa, unread)))
-    yield "what being shown first adds to a win", report.position, ""
-    yield "what words that say nothing add", report.length, ""
-    yield "cannot be read when asked again", report.unread, ""
-    for each in report.drift:
-        yield f"change in share met: {each.name}", each.change, f"{each.then:.3f} -> {each.now:.3f}"
 
 
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:

@@ -38,7 +38,18 @@ from scope_selfplay.corpus.world import (
     write_answer,
     write_question,
 )
-from scope_selfplay.judge.checks import AuditReport, AuditWay, JudgementKind, read_asked, read_audit
+from scope_selfplay.judge.checks import (
+    AGREE,
+    DRIFT,
+    FIRST_PLACE,
+    LENGTH,
+    UNREAD,
+    AuditReport,
+    AuditWay,
+    JudgementKind,
+    read_asked,
+    read_audit,
+)
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     Judge,
@@ -205,14 +216,14 @@ def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_on
     assert report.calls <= 600 and warned_of(report) >= finds, str(judge_checks(folder, None))
     if name == "honest":
         assert warned_of(report) == set()
-        assert all(row.agreed is not None and row.agreed.value == 1.0 for row in report.agreement)
-        biases = (report.position, report.length, report.unread)
-        assert [share.value for share in biases if share] == [0.0] * 3
-        assert all(drift.change.value == 0.0 for drift in report.drift)
+        agreed = [check.value for what, check in report.checks.items() if what.startswith("agree, ")]
+        assert agreed == [1.0] * len(agreed) and len(agreed) > 6
+        assert [report.checks[bias].value for bias in (FIRST_PLACE, LENGTH, UNREAD)] == [0.0] * 3
+        assert all(check.value == 0.0 for what, check in report.checks.items() if what.startswith(DRIFT))
     if name == "first":
-        assert report.position is not None and report.position.value == pytest.approx(0.3, abs=0.15)
+        assert report.checks[FIRST_PLACE].value == pytest.approx(0.3, abs=0.15)
     if name == "unreadable":
-        assert report.unread is not None and report.unread.value == pytest.approx(0.2, abs=0.05)
+        assert report.checks[UNREAD].value == pytest.approx(0.2, abs=0.05)
     with RunReader(folder.path) as reader:
         warnings = {found.signal for checkup in examine(reader) for found in checkup.warnings}
     assert warnings >= finds
@@ -242,12 +253,12 @@ def test_a_judge_that_has_changed_since_the_run_is_found_by_the_answers_that_it_
 ) -> None:
     folder = noisy_run(tmp_path / "run", {})
     report = audited(folder, 600, "judge.noise.longer=0.8")
-    assert "judge_drift" in warned_of(report) and {each.name for each in report.drift} == {
-        "iteration 1",
-        "iteration 2",
-        "asked",
-    }
-    assert all(each.now < each.then and each.change.value < 0 for each in report.drift)
+    drifts = {what: check for what, check in report.checks.items() if what.startswith(DRIFT)}
+    assert "judge_drift" in warned_of(report)
+    assert drifts.keys() == {f"{DRIFT}: {name}" for name in ("iteration 1", "iteration 2", "asked")}
+    for check in drifts.values():
+        then, now = map(float, check.note.split(" -> "))
+        assert now < then and check.value == pytest.approx(now - then, abs=0.05) and check.value < 0
 
 
 async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_one(tmp_path: Path) -> None:
@@ -261,17 +272,18 @@ async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_on
     async with fakes[0].serving() as one, fakes[1].serving() as other:
         own = config_of("judge.kind=model", f"judge.endpoint.base_url={one}")
         folder = await asyncio.to_thread(write_judged_run, tmp_path / "run", own, honest, tasks=20)
-        elsewhere = load_config(None, ["judge.kind=model", f"judge.endpoint.base_url={other}"]).judge
-        report = await asyncio.to_thread(audited, folder, 200, other=elsewhere)
+        another = load_config(None, ["judge.kind=model", f"judge.endpoint.base_url={other}"]).judge
+        report = await asyncio.to_thread(audited, folder, 200, other=another)
         asked = [len(fake.requests) for fake in fakes]
-        assert await asyncio.to_thread(audited, folder, 200, other=elsewhere) == report
+        assert await asyncio.to_thread(audited, folder, 200, other=another) == report
     # Nothing of it is asked twice, and nothing was answered by the run's own cache.
     assert [len(fake.requests) for fake in fakes] == asked and sum(asked) == report.calls == 200
     assert not any(each.cached for each in read_asked(folder))
     assert not (folder.path / "judgements.sqlite").exists()
-    agreed = {(row.way, row.kind): row.agreed.value for row in report.agreement if row.agreed}
-    assert {value for (way, _), value in agreed.items() if way is not AuditWay.ELSEWHERE} == {1.0}
-    assert agreed[AuditWay.ELSEWHERE, JudgementKind.GRADE] < 0.8
+    agreed = {what: check.value for what, check in report.checks.items() if what.startswith("agree, ")}
+    elsewhere = AGREE[AuditWay.ELSEWHERE]
+    assert {value for what, value in agreed.items() if not what.startswith(elsewhere)} == {1.0}
+    assert agreed[f"{elsewhere}: {JudgementKind.GRADE}"] < 0.8
     assert {each.way for each in read_asked(folder)} == set(AuditWay)
     prompts = [request.prompt for request in fakes[0].requests]
     reworded = [each.kind for each in read_asked(folder) if each.way is AuditWay.REWORDED]
@@ -287,7 +299,9 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     assert "== Warnings\n  what being shown first adds to a win: 0." in printed.output
     told = CliRunner().invoke(cli, ["judge", "audit", str(folder.path), "--sample", "300", "--json"])
     found = json.loads(told.stdout)
-    assert found["position"]["value"] > 0.3 and len(found["warnings"]) >= 1 and found["calls"] == 300
+    assert (
+        found["checks"][FIRST_PLACE]["value"] > 0.3 and len(found["warnings"]) >= 1 and found["calls"] == 300
+    )
     stats = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)])
     assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
     with RunReader(folder.path) as reader:
