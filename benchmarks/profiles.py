@@ -18,8 +18,9 @@ from retrieval.bm25 import Bm25Index
 from retrieval.build import Recipe, build_bm25
 from retrieval.dense import (
     ExhaustiveSearch,
+    FineCopy,
     IvfIndex,
-    RefinedIvf,
+    SearchEffort,
     exact,
     fine_codes,
     fine_span,
@@ -193,7 +194,7 @@ def try_cells(
     return Row(name, built, size / 1e9, found, rate_of(search, queries), looking + refused)
 
 
-def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[IvfIndex | RefinedIvf, int]:
+def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[IvfIndex, int]:
     """The index, and its bytes on a disk."""
     rows, dimensions = corpus.shape
     sample = training_sample(corpus)
@@ -204,17 +205,16 @@ def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[IvfI
     for start in range(0, rows, BLOCK):
         index.add(np.ascontiguousarray(corpus[start : start + BLOCK]))
     size = len(faiss.serialize_index(index))
-    coarse = IvfIndex(index, 1)
     if name is not ProfileName.COMPACT:
-        return coarse, size
+        return IvfIndex(index, SearchEffort(1)), size
     span = fine_span(sample)
     codes = np.empty(corpus.shape, dtype=np.uint8)
     for start in range(0, rows, BLOCK):
         codes[start : start + BLOCK] = fine_codes(corpus[start : start + BLOCK], span)
-    return RefinedIvf(coarse, codes, span, 4.0), size + codes.nbytes
+    return IvfIndex(index, SearchEffort(1, 4.0), FineCopy(codes, span)), size + codes.nbytes
 
 
-def rate_of(search: ExhaustiveSearch | IvfIndex | RefinedIvf, queries: Vectors) -> float:
+def rate_of(search: ExhaustiveSearch | IvfIndex, queries: Vectors) -> float:
     """Queries per CPU second, in batches of 32."""
     start = time.process_time()
     for first in range(0, len(queries), 32):

@@ -213,7 +213,7 @@ def _index(
     """Write the index over the vectors of `shards`, and compare it with an exhaustive search of them."""
     shape = (passages.size, encoder.dimensions)
     target = PROFILES[plan.profile].recall
-    index: dense.ExhaustiveSearch | dense.IvfIndex | dense.RefinedIvf
+    index: dense.ExhaustiveSearch | dense.IvfIndex
     if PROFILES[plan.profile].is_ivf:
         index = _build_ivf(shape, shards, plan, progress)
     else:
@@ -223,7 +223,7 @@ def _index(
     progress("recall gate", 0, len(texts))
     queries = in_batches(encoder.queries, texts)
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
-    if isinstance(index, dense.IvfIndex | dense.RefinedIvf):
+    if isinstance(index, dense.IvfIndex):
         effort, report = tune(index, queries, expected, target)
         if report.recall < target:
             raise CorpusError(
@@ -238,12 +238,12 @@ def _index(
             f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
         )
     report = RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
-    return SearchEffort(0, 0.0), report
+    return SearchEffort(0), report
 
 
 def _build_ivf(
     shape: tuple[int, int], shards: "VectorShards | PublishedVectors", plan: DenseBuild, progress: Progress
-) -> dense.IvfIndex | dense.RefinedIvf:
+) -> dense.IvfIndex:
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
     index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
@@ -252,14 +252,13 @@ def _build_ivf(
         index.add(np.ascontiguousarray(block, dtype=np.float32))
         progress("index", index.ntotal, shape[0])
     _write_index(index, plan.folder / dense.IVF)
-    coarse = dense.IvfIndex(dense.read_index(plan.folder / dense.IVF), 1)
-    if plan.profile is not ProfileName.COMPACT:
-        return coarse
-    span = dense.fine_span(sample)
-    index_folder.save_array(plan.folder / dense.FINE_RANGE, span)
-    codes = (dense.fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
-    index_folder.write_stacked(plan.folder / dense.FINE, shape, np.uint8, codes)
-    return dense.RefinedIvf(coarse, map_array(plan.folder / dense.FINE, axes=2), span, 4.0)
+    is_fine = plan.profile is ProfileName.COMPACT
+    if is_fine:
+        span = dense.fine_span(sample)
+        index_folder.save_array(plan.folder / dense.FINE_RANGE, span)
+        codes = (dense.fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
+        index_folder.write_stacked(plan.folder / dense.FINE, shape, np.uint8, codes)
+    return dense.IvfIndex.open(plan.folder, SearchEffort(1), is_fine=is_fine)
 
 
 def _trained(description: str, sample: Vectors, path: Path, progress: Progress) -> Any:

@@ -83,10 +83,9 @@ def open_vectors(folder: Path, manifest: IndexManifest) -> VectorSearch:
     match ProfileName(manifest.profile):
         case ProfileName.FLAT:
             return ExhaustiveSearch(map_array(folder / FLAT, axes=2))
-        case ProfileName.BALANCED:
-            return IvfIndex(read_index(folder / IVF), manifest.nprobe)
-        case ProfileName.COMPACT:
-            return RefinedIvf.open(folder, manifest.nprobe, manifest.refine)
+        case ProfileName.BALANCED | ProfileName.COMPACT as profile:
+            effort = SearchEffort(manifest.nprobe, manifest.refine)
+            return IvfIndex.open(folder, effort, is_fine=profile is ProfileName.COMPACT)
         case ProfileName.GPU:
             return GpuSearch(map_array(folder / FLAT, axes=2))
         case other:
@@ -118,56 +117,71 @@ class ExhaustiveSearch:
         return Nearest(np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1))
 
 
+@dataclass(frozen=True)
+class SearchEffort:
+    """Cells that are searched per query, and candidates per wanted row that are scored again (0: none)."""
+
+    nprobe: int
+    refine: float = 0.0
+
+
+class FineCopy(NamedTuple):
+    """A byte per dimension on the disk: `codes` (rows, d); the value is `low + step * byte`, which `span` (2, d) holds."""
+
+    codes: NDArray[np.uint8]
+    span: Vectors
+
+
 class IvfIndex:
-    """A FAISS IVF index; searches `cells.nprobe` of its `cells.nlist` cells per query."""
-
-    def __init__(self, index: Any, nprobe: int) -> None:
-        self._index = index
-        self.cells = faiss.extract_index_ivf(index)
-        self.cells.nprobe = nprobe
-        self.size, self.dimensions = index.ntotal, index.d
-
-    def nearest(self, queries: Vectors, topk: int) -> Nearest:
-        scores, rows = self._index.search(queries, min(topk, self.size))
-        return Nearest(scores, rows)
-
-
-class RefinedIvf:
-    """Coarse cells propose `refine` times topk rows; a finer copy on the disk scores them again.
-
-    `fine` (rows, d) holds a byte per dimension, `low + step * byte` is the value; only the proposed rows are read.
+    """A FAISS IVF index. With a `fine` copy its cells propose more rows than are wanted, which that one scores again;
+    only these are read. Raises RecordError for a copy of something else.
     """
 
-    def __init__(self, coarse: IvfIndex, fine: NDArray[np.uint8], span: Vectors, refine: float) -> None:
-        self.coarse = coarse
-        self.refine = refine
-        self._fine = fine
-        self.size, self.dimensions = fine.shape
-        if span.shape != (2, self.dimensions):
-            raise RecordError(f"{FINE_RANGE} is {span.shape}, expected (2, {self.dimensions}): build again")
-        self._low, self._step = span
-        if coarse.size != self.size:
-            raise RecordError(f"{IVF} has {coarse.size:,} rows, {FINE} has {self.size:,}: build again")
+    def __init__(self, index: Any, effort: SearchEffort, fine: FineCopy | None = None) -> None:
+        self._index, self._fine = index, fine
+        self._cells = faiss.extract_index_ivf(index)
+        self.size, self.dimensions = index.ntotal, index.d
+        expected = (self.size, self.dimensions), (2, self.dimensions)
+        if fine is not None and (fine.codes.shape, fine.span.shape) != expected:
+            raise RecordError(
+                f"{FINE} is {fine.codes.shape} and {FINE_RANGE} {fine.span.shape}, expected {expected[0]} and "
+                f"{expected[1]}: build again"
+            )
+        self.set_effort(effort)
 
     @classmethod
-    def open(cls, folder: Path, nprobe: int, refine: float) -> "RefinedIvf":
-        span = np.asarray(map_array(folder / FINE_RANGE, axes=2), dtype=np.float32)
-        coarse = IvfIndex(read_index(folder / IVF), nprobe)
-        return cls(coarse, map_array(folder / FINE, axes=2), span, refine)
+    def open(cls, folder: Path, effort: SearchEffort, *, is_fine: bool) -> "IvfIndex":
+        fine = None
+        if is_fine:
+            span = np.asarray(map_array(folder / FINE_RANGE, axes=2), dtype=np.float32)
+            fine = FineCopy(map_array(folder / FINE, axes=2), span)
+        return cls(read_index(folder / IVF), effort, fine)
+
+    def set_effort(self, effort: SearchEffort) -> None:
+        """Search with this effort from now on."""
+        self._refine, self._cells.nprobe = effort.refine, effort.nprobe
+
+    def efforts(self) -> Iterator[SearchEffort]:
+        """From cheap to expensive: more cells first, then more candidates."""
+        nlist = int(self._cells.nlist)
+        probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
+        for refine in (0.0,) if self._fine is None else REFINES:
+            yield from (SearchEffort(nprobe, refine) for nprobe in probes)
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
-        wanted = min(self.size, max(topk, round(topk * self.refine)))
-        proposed = self.coarse.nearest(queries, wanted).rows
+        wanted = max(topk, round(topk * self._refine)) if self._fine else topk
+        scores, rows = self._index.search(queries, min(wanted, self.size))
+        if self._fine is None:
+            return Nearest(scores, rows)
         # In the order of the file: neighbouring rows share pages.
-        proposed.sort(axis=1)
-        values = self._fine[np.maximum(proposed, 0)].astype(np.float32)
-        scores = np.einsum("nkd,nd->nk", values, queries * self._step) + (queries @ self._low)[:, None]
-        scores[proposed < 0] = -np.inf
+        rows.sort(axis=1)
+        low, step = self._fine.span
+        values = self._fine.codes[np.maximum(rows, 0)].astype(np.float32)
+        scores = np.einsum("nkd,nd->nk", values, queries * step) + (queries @ low)[:, None]
+        scores[rows < 0] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :topk]
-        return Nearest(
-            np.take_along_axis(scores, order, axis=1).astype(np.float32),
-            np.take_along_axis(proposed, order, axis=1),
-        )
+        found = np.take_along_axis(scores, order, axis=1).astype(np.float32)
+        return Nearest(found, np.take_along_axis(rows, order, axis=1))
 
 
 class GpuSearch:
@@ -224,14 +238,6 @@ CHUNK = 1 << 15
 REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
-@dataclass(frozen=True)
-class SearchEffort:
-    """Cells that are searched per query, and candidates per wanted row that are scored again (0: none)."""
-
-    nprobe: int
-    refine: float
-
-
 def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) -> Nearest:
     """The exhaustive answer over blocks of consecutive rows, a part of a block in memory at a time."""
     scores = np.full((len(queries), topk), -np.inf, dtype=np.float32)
@@ -266,35 +272,20 @@ def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expecte
 
 
 def tune(
-    index: IvfIndex | RefinedIvf, queries: Vectors, expected: Rows, target: float
+    index: IvfIndex, queries: Vectors, expected: Rows, target: float
 ) -> tuple[SearchEffort, RecallReport]:
     """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most.
 
     An index whose recall is below the target, searched everywhere, does not hold what was added.
     """
-    best, best_effort = -1.0, SearchEffort(1, 0.0)
-    for effort in _efforts(index):
-        set_effort(index, effort)
+    best, best_effort = -1.0, SearchEffort(1)
+    for effort in index.efforts():
+        index.set_effort(effort)
         reached = measure(index.nearest, queries, expected)
         if reached > best:
             best, best_effort = reached, effort
         if reached >= target:
             break
-    set_effort(index, best_effort)
+    index.set_effort(best_effort)
     report = RecallReport(recall=best, topk=expected.shape[1], queries=len(queries), target=target)
     return best_effort, report
-
-
-def _efforts(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
-    """From cheap to expensive: more cells first, then more candidates."""
-    nlist = int((index.coarse if isinstance(index, RefinedIvf) else index).cells.nlist)
-    probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
-    for refine in REFINES if isinstance(index, RefinedIvf) else (0.0,):
-        yield from (SearchEffort(nprobe, refine) for nprobe in probes)
-
-
-def set_effort(index: IvfIndex | RefinedIvf, effort: SearchEffort) -> None:
-    """Search `index` with this effort from now on."""
-    if isinstance(index, RefinedIvf):
-        index.refine, index = effort.refine, index.coarse
-    index.cells.nprobe = effort.nprobe

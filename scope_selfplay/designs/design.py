@@ -21,7 +21,7 @@ config/rewards.py, which also joins `AnyReward` there. The shortest one rewards 
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -36,14 +36,6 @@ from scope_selfplay.judge.fences import View, without_thoughts
 from scope_selfplay.judge.protocol import DIMENSIONS, PairQuestion, RubricQuestion, Style
 
 
-class ArrivalOrder(Protocol):
-    """Iterates over the members of a group once, by number, in the order in which they count as finished."""
-
-    deterministic: bool
-
-    def __aiter__(self) -> AsyncIterator[int]: ...
-
-
 class Arrivals:
     """The order in which the rollouts of a group count as finished.
 
@@ -56,7 +48,7 @@ class Arrivals:
         self._tokens = [0] * size
         self._waiting = set(range(size))
         self._finished: list[int] = []
-        self.deterministic = deterministic
+        self._deterministic = deterministic
         self._changed = asyncio.Event()
 
     def generated(self, number: int, tokens: int) -> None:
@@ -84,7 +76,7 @@ class Arrivals:
             yield number
 
     def _next(self) -> int | None:
-        if not self.deterministic:
+        if not self._deterministic:
             return next((number for number in self._finished if number in self._waiting), None)
         first = min(self._waiting, key=lambda number: (self._tokens[number], number))
         return first if first in self._finished else None
@@ -108,13 +100,17 @@ class _Counting:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """`rollouts` are futures of one event loop, in the order of the group's members; `key` names its draws."""
+    """`rollouts` are futures of one event loop, in the order of the group's members; `key` names its draws.
+
+    `arrivals` gives every member once, by number, when it counts as finished; `in_order`: whatever the timing.
+    """
 
     task: Task
     rubric: Rubric
     rollouts: Sequence["asyncio.Future[Rollout]"]
-    arrivals: ArrivalOrder
+    arrivals: AsyncIterable[int]
     key: Key
+    in_order: bool = True
 
     async def all_rollouts(self) -> list[Rollout]:
         return list(await asyncio.gather(*self.rollouts))

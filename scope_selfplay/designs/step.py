@@ -22,7 +22,6 @@ from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import Rewards
 from scope_selfplay.designs.design import (
     Alone,
-    ArrivalOrder,
     JudgedGroup,
     Peers,
     PerRolloutDesign,
@@ -132,11 +131,11 @@ class Rewarder:
         own_judge, judge = self.judge.for_group(), self.judge.for_group()
         numbers = range(len(group.rollouts))
         calls = [asyncio.ensure_future(base.reward(group, number, own_judge)) for number in numbers]
-        arrivals = _FlatArrivals(group.arrivals, calls)
-        rewards = await self.design.rewards(replace(group, arrivals=arrivals), judge)
+        live = LiveRoute()
+        rewards = await self.design.rewards(replace(group, arrivals=_while_flat(group, calls, live)), judge)
         own, rollouts = list(await asyncio.gather(*calls)), await group.all_rollouts()
         judged = JudgedGroup(group, rollouts, own, judge, own_judge, verified=_verified(base, group, own))
-        routed = arrivals.is_flat and not self._is_thin(own_judge)
+        routed = live.is_flat and not self._is_thin(own_judge)
         return replace(judged, rewards=rewards, routed=True) if routed else judged
 
     async def _judge_within(
@@ -205,34 +204,25 @@ def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) 
     return rewards if design.verifies(group.task) else None
 
 
-class _FlatArrivals:
+async def _while_flat(
+    group: RolloutGroup, own: Sequence["asyncio.Future[float | None]"], live: LiveRoute
+) -> AsyncIterator[int]:
     """The members that arrive in a group while its own rewards are flat (Reasoning Arena, equation 5).
 
     None before the second reward that equals the first, and none after the first that differs.
     """
 
-    def __init__(self, arrivals: ArrivalOrder, own: Sequence["asyncio.Future[float | None]"]) -> None:
-        self.deterministic = arrivals.deterministic
-        self._arrivals = arrivals
-        self._own = own
-        self._route = LiveRoute()
+    async def rewarded(number: int) -> tuple[int, float | None]:
+        return number, await own[number]
 
-    @property
-    def is_flat(self) -> bool:
-        return self._route.is_flat
-
-    async def __aiter__(self) -> AsyncIterator[int]:
-        if self.deterministic:
-            async for number in self._arrivals:
-                for member in self._route.arrive(number, await self._own[number]):
-                    yield member
-            return
-        for known in asyncio.as_completed([self._reward(number) for number in range(len(self._own))]):
-            for member in self._route.arrive(*await known):
+    if group.in_order:
+        async for number in group.arrivals:
+            for member in live.arrive(*await rewarded(number)):
                 yield member
-
-    async def _reward(self, number: int) -> tuple[int, float | None]:
-        return number, await self._own[number]
+        return
+    for known in asyncio.as_completed(map(rewarded, range(len(own)))):
+        for member in live.arrive(*await known):
+            yield member
 
 
 def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:

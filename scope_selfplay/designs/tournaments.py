@@ -79,7 +79,7 @@ class LiveDesign(ComparisonDesign[LiveReward]):
         joining: list[asyncio.Future[None]] = []
         async for member in group.arrivals:
             joining.append(asyncio.ensure_future(join(member)))
-            if group.arrivals.deterministic:
+            if group.in_order:
                 # A newcomer's opponents follow from the earlier verdicts, so these must be in, whatever the timing.
                 await joining[-1]
         await asyncio.gather(*joining)

@@ -137,7 +137,8 @@ class _SolverSampling:
     async def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group; a rubric that is missing is written while they are generated."""
         size = self.context.config.solver.group_size
-        arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic is not False)
+        in_order = self.context.config.model.deterministic is not False
+        arrivals = Arrivals(size, deterministic=in_order)
         rollouts = [
             asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
             for member in range(size)
@@ -148,7 +149,7 @@ class _SolverSampling:
             rubric = Rubric(task_id=graded.task.id, criteria=())
             with suppress(Unjudgeable):
                 rubric = await self.written.find(graded.task, rubric, self.writer) or rubric
-        return RolloutGroup(graded.task, rubric, rollouts, arrivals, key)
+        return RolloutGroup(graded.task, rubric, rollouts, arrivals, key, in_order)
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
         policy_format = replace(self.solver.policy_format, greedy=self.greedy_first and member == 0)

@@ -15,8 +15,9 @@ from retrieval.client import open_index, open_searcher
 from retrieval.dense import (
     DenseIndex,
     ExhaustiveSearch,
+    FineCopy,
     IvfIndex,
-    RefinedIvf,
+    SearchEffort,
     exact,
     fine_codes,
     fine_span,
@@ -80,16 +81,13 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     vectors = unit(draw, 2000)
     expected = exact(vectors[:100], [vectors]).rows
 
-    def index_of(stored: np.ndarray[Any, np.dtype[np.float32]]) -> IvfIndex | RefinedIvf:
+    def index_of(stored: np.ndarray[Any, np.dtype[np.float32]]) -> IvfIndex:
         index = faiss.index_factory(64, factory(profile, 2000), faiss.METRIC_INNER_PRODUCT)
         index.train(vectors)
         index.add(stored)
         span = fine_span(stored)
-        return (
-            IvfIndex(index, 1)
-            if profile is ProfileName.BALANCED
-            else RefinedIvf(IvfIndex(index, 1), fine_codes(stored, span), span, 1)
-        )
+        fine = FineCopy(fine_codes(stored, span), span) if profile is ProfileName.COMPACT else None
+        return IvfIndex(index, SearchEffort(1, 1.0), fine)
 
     good = index_of(vectors)
     looking, report = tune(good, vectors[:100], expected, 0.9)

@@ -243,7 +243,8 @@ async def test_in_deterministic_mode_nobody_waits_for_those_who_can_only_come_la
 def open_group(size: int, *, deterministic: bool) -> RolloutGroup:
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in range(size)]
-    return RolloutGroup(TASK, RUBRIC, futures, Arrivals(size, deterministic=deterministic), ("g",))
+    arrivals = Arrivals(size, deterministic=deterministic)
+    return RolloutGroup(TASK, RUBRIC, futures, arrivals, ("g",), deterministic)
 
 
 async def arrive(group: RolloutGroup, number: int, rollout: Rollout) -> None:
