@@ -126,7 +126,7 @@ class SearchEffort:
 
 
 class FineCopy(NamedTuple):
-    """A byte per dimension on the disk: `codes` (rows, d); the value is `low + step * byte`, which `span` (2, d) holds."""
+    """A byte per dimension on the disk, `codes` (rows, d), whose value is `low + step * byte`: `span` (2, d)."""
 
     codes: NDArray[np.uint8]
     span: Vectors
@@ -144,8 +144,8 @@ class IvfIndex:
         expected = (self.size, self.dimensions), (2, self.dimensions)
         if fine is not None and (fine.codes.shape, fine.span.shape) != expected:
             raise RecordError(
-                f"{FINE} is {fine.codes.shape} and {FINE_RANGE} {fine.span.shape}, expected {expected[0]} and "
-                f"{expected[1]}: build again"
+                f"{FINE_RANGE} is {fine.span.shape}, expected {expected[1]}; {FINE} is {fine.codes.shape}, expected "
+                f"{expected[0]}: build again"
             )
         self.set_effort(effort)
 
