@@ -5,18 +5,24 @@ exit code decides what happens next, and a rank that finishes a checkpoint needs
 """
 
 import os
+import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
+from typing import NoReturn
+
+import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode
-from scope_selfplay.config.cluster import OFFLOADED, Sharding
+from scope_selfplay.config.cluster import GRACE, OFFLOADED, Sharding
 
 _Say = Callable[[str], None]
 _POLL_SECONDS = 0.1
@@ -72,31 +78,30 @@ class RankEnding:
         return f"rank {self.rank} of {world} ended with {self.code}{killed}{said}"
 
 
+def ranks_here(processes: int) -> TrainingNode | None:
+    """The ranks that this process is to start; None where it trains itself, alone or as one of those that were."""
+    node = None if "RANK" in os.environ else node_of(os.environ, processes)
+    return node if node is not None and node.world > 1 else None
+
+
 def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
     """This node, from SCOPE_NODES, SCOPE_SHARDING, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX.
 
     Raises ConfigError where these contradict each other.
     """
-    nodes = _whole("SCOPE_NODES", environment.get("SCOPE_NODES", "1"))
-    if nodes <= 1:
+    names = ("SCOPE_NODES", "JOB_COMPLETION_INDEX", "SCOPE_RENDEZVOUS", "SCOPE_SHARDING")
+    nodes, index, rendezvous, sharding = (environment.get(name, "") for name in names)
+    if nodes in ("", "1"):
         return TrainingNode(processes)
-    if "JOB_COMPLETION_INDEX" not in environment:
+    is_node = nodes.isdigit() and index.isdigit() and int(index) < int(nodes)
+    if not is_node or not re.fullmatch(r".+:\d+", rendezvous) or sharding not in ("", "full", "hybrid"):
+        found = ", ".join(f"{name}={environment.get(name)!r}" for name in names)
         raise ConfigError(
-            "JOB_COMPLETION_INDEX is not set; several nodes need Indexed Jobs, which clusters have from Kubernetes 1.24"
+            f"{found}: expected a number of nodes, that of this node, from 0 (an Indexed Job tells it, from Kubernetes "
+            "1.24 on), HOST:PORT of the first node, and full or hybrid"
         )
-    index = _whole("JOB_COMPLETION_INDEX", environment["JOB_COMPLETION_INDEX"])
-    rendezvous = environment.get("SCOPE_RENDEZVOUS", "")
-    host, _, port = rendezvous.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(
-            f"SCOPE_NODES={nodes}, and SCOPE_RENDEZVOUS is {rendezvous!r}; expected HOST:PORT of the first node"
-        )
-    if index >= nodes:
-        raise ConfigError(f"JOB_COMPLETION_INDEX={index}, and SCOPE_NODES={nodes}; expected 0 to {nodes - 1}")
-    sharding = environment.get("SCOPE_SHARDING", "full")
-    if sharding not in ("full", "hybrid"):
-        raise ConfigError(f"SCOPE_SHARDING is {sharding!r}; expected full or hybrid")
-    return TrainingNode(processes, nodes, index, rendezvous, "hybrid" if sharding == "hybrid" else "full")
+    kept: Sharding = "hybrid" if sharding == "hybrid" else "full"
+    return TrainingNode(processes, int(nodes), int(index), rendezvous, kept)
 
 
 def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
@@ -128,6 +133,17 @@ def sharding_environment(node: TrainingNode) -> dict[str, str]:
             f"{node.processes} processes, and {gpus} GPUs here; each process trains on one: start {gpus}"
         )
     return {"SCOPE_FSDP_SHARERS": f"{node.sharers}", "SCOPE_FSDP_OFFLOAD": f"{node.sharers in OFFLOADED:d}"}
+
+
+def run_as_ranks(node: TrainingNode) -> NoReturn:
+    """Starts this command line once for each rank of this node, sharded over its GPUs, and ends as they ended."""
+    environments = [sharding_environment(node) | rank for rank in rank_environments(node)]
+    report = partial(click.echo, err=True)
+    ending = run_ranks([sys.executable, "-m", "jobs", *sys.argv[1:]], environments, report, grace=GRACE)
+    if ending.code:
+        # The last line of a log is what the controller shows; other ranks may have said theirs later.
+        report(f"python -m jobs {sys.argv[1]}: {ending.describe(node.world)}")
+    sys.exit(ending.code)
 
 
 def run_ranks(
@@ -236,9 +252,3 @@ def _received_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isdigit():
-        raise ConfigError(f"{name} is {text!r}; expected a whole number")
-    return int(text)

@@ -1,4 +1,4 @@
-"""A seed of the bench on disk, by the commands that a user types: `jobs.warm_start`, then `scope run`.
+"""A seed of the bench on disk, by the commands that a user types: `python -m jobs warm-start`, then `scope run`.
 
     ROOT/questions/            the training and the held-out questions, as `solver.tasks` reads them
     ROOT/seed-N/traces.jsonl   what the supervised start learnt from
@@ -83,7 +83,7 @@ def make_start(seed: Seed) -> None:
     write_traces(traces, script.traces(seed.number, solver=SOLVER_TRACES, challenger=CHALLENGER_TRACES))
     places = ["--start", str(base), "--out", str(seed.start), "--trajectories", str(traces)]
     protocol = ["--dialect", "qwen2.5", "--max-length", "512", "--seed", str(seed.number)]
-    run_python(["-m", "jobs.warm_start", *places, *protocol, *LEARNING], seed.folder / "start.log")
+    run_python(["-m", "jobs", "warm-start", *places, *protocol, *LEARNING], seed.folder / "start.log")
 
 
 def write_questions(path: Path, name: str) -> None:

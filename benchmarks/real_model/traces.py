@@ -1,5 +1,5 @@
 """Scripted traces of real questions, from which the supervised start learns the protocol: JSON lines for
-`jobs.warm_start --trajectories`.
+`python -m jobs warm-start --trajectories`.
 
 A Solver's trace searches for the title of the passage that holds the answer, or for a key phrase of the question, reads
 what BM25 finds first, and answers in the reference's words. A search that finds another passage makes no trace, so that

@@ -201,7 +201,7 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
         "resources": resources,
     }
     job: Body = {"fieldRef": {"fieldPath": "metadata.labels['job-name']"}}
-    command = ["python", "-m", "jobs.run_controller"]
+    command = ["python", "-m", "jobs", "run-controller"]
     program = Program(cluster.images.worker, command, PodConfig(), {"SCOPE_JOB": job}, extra)
     template = pod_template(cluster, program, labels, [*mounts, token], stays=False)
     template["spec"]["serviceAccountName"] = "scope-controller"
@@ -211,7 +211,7 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
         given = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--index", cluster.retriever.index]
         index = Program(
             cluster.images.worker,
-            ["python", "-m", "jobs.build_index"],
+            ["python", "-m", "jobs", "build-index"],
             PodConfig(),
             extra={"args": given, "resources": resources},
         )

@@ -134,7 +134,7 @@ def _stage_program(
             # Trainers, and nobody else, are told of the trackers that they report to.
             extra = {"envFrom": [{"secretRef": {"name": secret}}]}
     image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
-    command = ["python", "-m", f"jobs.{step.stage.job_name.replace('-', '_')}", *arguments]
+    command = ["python", "-m", "jobs", step.stage.job_name, *arguments]
     return Program(image, command, settings, environment, extra)
 
 

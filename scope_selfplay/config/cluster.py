@@ -154,7 +154,7 @@ class ImagesConfig(ConfigSection):
     image. One server's own image is a matter of its `pod`."""
 
     worker: Image = "scope-selfplay:0.1.0"
-    """Runs `python -m jobs....` and servers without a GPU. To train or serve policies on the CPU it needs torch:
+    """Runs `python -m jobs ...` and servers without a GPU. To train or serve policies on the CPU it needs torch:
     `scope-selfplay-local:0.1.0`."""
     trainer: OptionalImage = ""
     """Runs the two training stages, and `vllm serve`; contains CUDA, TRL and vLLM. That of `worker` when left out."""

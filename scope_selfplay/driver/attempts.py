@@ -1,10 +1,10 @@
 """The attempts of a stage: how each one ended, what follows from that, and the record of them. Pure.
 
-Three parts: the decision table of failures (`AttemptOutcome`), the record that the status ConfigMap keeps because
-finished Jobs are deleted (`AttemptLedger`), and its review against the Jobs that are there (`review_attempts`).
+The decision table of failures (`AttemptOutcome`), and the record that the status ConfigMap keeps because finished Jobs
+are deleted (`AttemptLedger`); `plan` reviews it against the Jobs that are there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Self
 
@@ -12,15 +12,10 @@ from pydantic import Field, ValidationError
 
 from scope_selfplay.base.errors import ExitCode, RecordError
 from scope_selfplay.base.values import Value
-from scope_selfplay.cluster.pods import RunStage, StageShard, shard_name
-from scope_selfplay.cluster.stages import shard_count, stage_shards
 from scope_selfplay.driver.observed import JobState, ObservedJob, ObservedPod
-from scope_selfplay.driver.parts import PlanPart, Situation
 
 _FIRST_PAUSE = 15.0
 _LONGEST_PAUSE = 600.0
-_MANIFEST_DELAY = 60.0
-"""Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""
 
 
 class FailureResponse(StrEnum):
@@ -91,12 +86,12 @@ def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
         return None
     if job.deadline_exceeded:
         return AttemptOutcome.LATE
-    outcomes = {outcome for pod in job.pods if (outcome := _outcome_of_pod(pod)) is not None}
+    outcomes = {outcome for pod in job.pods if (outcome := outcome_of_pod(pod)) is not None}
     # No pod is left to ask: its node went, or somebody deleted it.
     return next((outcome for outcome in AttemptOutcome if outcome in outcomes), AttemptOutcome.LOST)
 
 
-def _outcome_of_pod(pod: ObservedPod) -> AttemptOutcome | None:
+def outcome_of_pod(pod: ObservedPod) -> AttemptOutcome | None:
     # An evicted pod's container ends with 137 or 143 like any other: the pod's reason comes first.
     if pod.disrupted:
         return AttemptOutcome.DISRUPTED
@@ -214,78 +209,3 @@ class AttemptLedger(Value):
 
     def history(self, name: str) -> AttemptHistory:
         return self.histories.get(name, AttemptHistory())
-
-
-def review_attempts(
-    now: Situation, ledger: AttemptLedger, step: RunStage
-) -> tuple[dict[str, AttemptHistory], PlanPart]:
-    """The record of this step brought up to date; what other steps had is dropped, so that it never grows.
-
-    The part of the plan deletes Jobs of attempts that are over, and names the Job whose manifest is waited for.
-    """
-    jobs = sorted((job for job in now.observed.jobs if job.step == step), key=lambda job: job.attempt)
-    whole = ledger.history(step.name)
-    if whole.shards is None:
-        # How many Jobs share the stage, once there is one; those of another controller's Job go with that.
-        begun = next((job.shard.of if job.shard else 1 for job in jobs if now.owns(job)), None)
-        whole = whole.model_copy(update={"shards": begun})
-    histories, decision = {step.name: whole}, PlanPart()
-    for shard in shards_in_use(now, histories, step):
-        name = shard_name(step, shard)
-        own = [job for job in jobs if shard_name(step, job.shard) == name]
-        histories[name], part = _review(now, histories.get(name) or ledger.history(name), own)
-        decision += part
-    return histories, decision
-
-
-def shards_in_use(
-    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStage
-) -> tuple[StageShard | None, ...]:
-    """The shards of a stage; the last one is the Job that ends it.
-
-    The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
-    once a document would have two owners.
-    """
-    return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
-
-
-def _review(
-    now: Situation, history: AttemptHistory, jobs: Sequence[ObservedJob]
-) -> tuple[AttemptHistory, PlanPart]:
-    decision = PlanPart()
-    for job in jobs:
-        if job.attempt <= history.counted:
-            if job.state is JobState.ACTIVE:
-                # Only a leader that slept through its successor's attempts can have made it.
-                decision += now.delete(job)
-        elif now.owns(job):
-            history, part = _after_job(now, history, job)
-            decision += part
-        elif job.state is not JobState.ACTIVE:
-            history = history.model_copy(update={"latest": job.attempt, "counted": job.attempt})
-    existing = {job.attempt for job in jobs}
-    if history.latest > history.counted and history.latest not in existing:
-        history = history.after(history.latest, AttemptOutcome.VANISHED)
-    return history, decision
-
-
-def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tuple[AttemptHistory, PlanPart]:
-    if any(pod.node for pod in job.pods):
-        history = history.model_copy(update={"scheduled": job.attempt})
-    outcome = outcome_of(job)
-    if outcome is AttemptOutcome.LATE and history.scheduled != job.attempt:
-        outcome = AttemptOutcome.UNPLACED
-    if outcome is not None:
-        # What the pod that explains the outcome said last.
-        said = (pod.message for pod in job.pods if _outcome_of_pod(pod) is outcome and pod.message)
-        return history.after(job.attempt, outcome, next(said, "")), PlanPart()
-    history = history.model_copy(update={"latest": max(history.latest, job.attempt)})
-    if job.state is not JobState.SUCCEEDED:
-        return history, PlanPart()
-    if job.shard is not None and job.shard.number is not None:
-        done = {"latest": job.attempt, "counted": job.attempt, "done": True}
-        return history.model_copy(update=done), PlanPart()
-    is_late, looked = now.has_waited(f"manifest/{job.uid}", _MANIFEST_DELAY)
-    if is_late:
-        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), looked
-    return history, looked + PlanPart(message=f"{job.name} ended well; waiting for its manifest")

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,8 @@ from scope_selfplay.driver.parts import (
     Create,
     Delete,
     DesiredSteps,
-    NextActions,
+    Inputs,
+    Plan,
     RunEnd,
     VolumeState,
     read_volume,
@@ -75,16 +76,6 @@ RESYNC = 15.0
 SHORTEST = 2.0
 """Seconds between two rounds however much happens."""
 _WATCH = 290.0
-
-
-class Inputs(NamedTuple):
-    """What the mounted ConfigMaps say now."""
-
-    config: RunConfig
-    prompt_hash: str
-    packs: tuple[str, ...]
-    edited: tuple[str, ...] = ()
-    """Settings that differ from those that the run folder was begun with, and `prompts`."""
 
 
 class Clock(NamedTuple):
@@ -302,7 +293,7 @@ class Controller:
         pods = self.cluster.list(ObjectKind.POD, EVERY_RUN)
         return observe(config.name, jobs, pods, deployments, services, self._status[0])
 
-    def _write_status(self, context: ManifestContext, plan: NextActions) -> None:
+    def _write_status(self, context: ManifestContext, plan: Plan) -> None:
         """Write onto the version that was read, before every action: a former leader that was replaced fails here."""
         assert self._status is not None
         before, version = self._status
@@ -333,7 +324,7 @@ class Controller:
             self._tell(context, (ControllerEvent("NoRoom", str(error), True),))
             raise
 
-    def _tell(self, context: ManifestContext, events: tuple[ControllerEvent, ...]) -> None:
+    def _tell(self, context: ManifestContext, events: Sequence[ControllerEvent]) -> None:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         told: set[str] = set()

@@ -1,23 +1,28 @@
-"""The values that a plan is made of: the wanted steps, what the volume shows, the parts of a plan, the actions.
+"""The values that a plan is made of: the wanted steps, what the volume shows, the actions, the plan itself.
 
-Each question of the plan is answered by a function from a `Situation` to a `PlanPart`; `plan.next_actions` adds the
-parts up and turns their sum into `NextActions`. Pure, but for `read_volume`.
+Pure, but for `read_inputs` and `read_volume`.
 """
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from scope_selfplay.base.errors import ExitCode, RecordError, StorageError
+from scope_selfplay.base.errors import ExitCode, RecordError, RunMismatchError, StorageError, UserError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.pods import ManifestContext, RunStage
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import Body, ObjectKind
+from scope_selfplay.driver.attempts import AttemptLedger
 from scope_selfplay.driver.observed import ObservedCluster, ObservedObject
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.schedule import stages_of, stop_message
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage, parse_manifest
 from scope_selfplay.store.ratings import Ratings, read_ratings
@@ -62,6 +67,51 @@ class DesiredSteps:
         """The steps that must be done already."""
         steps, only = steps_of(self.context.config), self.only_iteration
         return tuple(step for step in steps if only is not None and max(1, step.iteration) < only)
+
+
+class Inputs(NamedTuple):
+    """What the mounted ConfigMaps say now."""
+
+    config: RunConfig
+    prompt_hash: str
+    packs: tuple[str, ...]
+    edited: tuple[str, ...] = ()
+    """Settings that differ from those that the run folder was begun with, and `prompts`."""
+
+
+def read_inputs(
+    config: Path,
+    root: Path,
+    prompts: Path,
+    overrides: tuple[str, ...],
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Inputs:
+    """What is mounted now; the first time, the run folder begins with it.
+
+    Once it has begun, what was edited comes as a reason beside the run's own settings and prompts, so that a
+    controller that starts after an edit can still wind the run down. `name` is what the run is called by its Job:
+    the settings may not be readable, or name another run. Raises UserError where no run has begun.
+    """
+    # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
+    is_mounted = prompts.is_dir()
+    packs = tuple(sorted(entry.name for entry in os.scandir(prompts) if entry.is_dir())) if is_mounted else ()
+    try:
+        settings = load_config(config, overrides)
+        if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
+            raise RunMismatchError(f"name: found {settings.name!r}, this controller's run is {name!r}")
+        name = settings.name
+        run = open_run(settings, root, progress or Progress(), packs=prompts)
+    except UserError as problem:
+        if name is None or not (folder := RunFolder(root / name)).config.is_file():
+            raise
+        try:
+            kept, pack = load_config(folder.config), load_pack(folder.prompts)
+        except UserError:
+            raise problem from None
+        return Inputs(kept, pack.hash, packs, (str(problem),))
+    return Inputs(run.config, run.pack.hash, packs)
 
 
 @dataclass(frozen=True)
@@ -191,61 +241,56 @@ class ControllerEvent:
     warning: bool
 
 
-@dataclass(frozen=True)
-class PlanPart:
-    """The answer to one question; `a + b` is both: actions and events in order, the newer message, the older end."""
+@dataclass
+class Plan:
+    """One look at a run and its answer: made from the first four fields, which stay as they are, it writes down what
+    follows from them as each question is answered."""
 
-    actions: tuple[Action, ...] = ()
-    events: tuple[ControllerEvent, ...] = ()
-    message: str = ""
-    """What the run is doing or waiting for; empty where there is nothing to say."""
-    end: RunEnd | None = None
-    clocks: frozenset[str] = frozenset()
-    """The clocks of `Situation.waited` that this answer depends on."""
-
-    def __add__(self, newer: "PlanPart") -> "PlanPart":
-        return PlanPart(
-            self.actions + newer.actions,
-            self.events + newer.events,
-            newer.message or self.message,
-            self.end or newer.end,
-            self.clocks | newer.clocks,
-        )
-
-
-def warn(reason: str, message: str) -> PlanPart:
-    """A message that goes out as an Event too."""
-    return PlanPart(message=message, events=(ControllerEvent(reason, message, True),))
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What one plan is made from."""
-
-    context: ManifestContext
+    wanted: DesiredSteps
     observed: ObservedCluster
     volume: VolumeState
     waited: Mapping[str, float]
     """Seconds since a plan first named each of its clocks; a clock that a plan does not name starts again."""
+    ledger: AttemptLedger
+    actions: list[Action] = field(default_factory=list)
+    events: list[ControllerEvent] = field(default_factory=list)
+    message: str = ""
+    """What the run is doing or waiting for, said last; empty where there is nothing to say."""
+    end: RunEnd | None = None
+    """Final only when there are no `actions` left."""
+    clocks: set[str] = field(default_factory=set)
+    """The clocks of `waited` that the answer depends on."""
+    status: Mapping[str, str] = field(default_factory=dict)
+    """Data of the status ConfigMap; written before anything is done, so that no action goes unrecorded."""
 
-    def has_waited(self, clock: str, seconds: float) -> tuple[bool, PlanPart]:
-        """Whether so long has passed on a clock, and the part of the plan that keeps the clock going."""
-        return self.waited.get(clock, 0.0) >= seconds, PlanPart(clocks=frozenset({clock}))
+    @property
+    def context(self) -> ManifestContext:
+        return self.wanted.context
+
+    def has_waited(self, clock: str, seconds: float) -> bool:
+        """Whether so long has passed on a clock, which goes on."""
+        self.clocks.add(clock)
+        return self.waited.get(clock, 0.0) >= seconds
 
     def owns(self, found: ObservedObject) -> bool:
         return found.owner == self.context.owner.uid
 
-    def delete(self, *objects: ObservedObject) -> PlanPart:
-        """Deletes what this controller's Job owns; another controller's objects are left alone."""
-        return PlanPart(tuple(Delete(each.kind, each.name, each.uid) for each in objects if self.owns(each)))
+    def delete(self, *objects: ObservedObject) -> bool:
+        """Deletes what this controller's Job owns, and whether there is any; another controller's objects are left
+        alone."""
+        own = [Delete(each.kind, each.name, each.uid) for each in objects if self.owns(each)]
+        self.actions += own
+        return bool(own)
 
+    def tell(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """An Event."""
+        self.events.append(ControllerEvent(reason, message, warning))
 
-@dataclass(frozen=True)
-class NextActions:
-    status: Mapping[str, str]
-    """Data of the status ConfigMap; written before anything is done, so that no action goes unrecorded."""
-    actions: tuple[Action, ...]
-    events: tuple[ControllerEvent, ...]
-    end: RunEnd | None
-    """Final only when there are no `actions` left."""
-    clocks: frozenset[str]
+    def warn(self, reason: str, message: str) -> None:
+        """A message that goes out as an Event too."""
+        self.message = message
+        self.tell(reason, message, warning=True)
+
+    def record(self, **changes: object) -> None:
+        """Changes of the ledger."""
+        self.ledger = self.ledger.model_copy(update=changes)

@@ -17,8 +17,8 @@ from scope_selfplay.cluster import stages
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import loop as expiry
 from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
-from scope_selfplay.driver.loop import Clock, Controller, Inputs
-from scope_selfplay.driver.parts import RunEnd
+from scope_selfplay.driver.loop import Clock, Controller
+from scope_selfplay.driver.parts import Inputs, RunEnd
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
 from tests.unit.controller.examples import sized

@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from jobs.__main__ import jobs
 from tests.images.buildah import REPOSITORY, Buildah
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 Inside = Callable[..., str]
 
-JOBS = sorted(
-    path.stem
-    for path in (REPOSITORY / "jobs").glob("*.py")
-    if path.stem not in ("__init__", "launch", "stage_job")
-)
+JOBS = sorted(jobs.commands)
 HELP = f"""
-import importlib
 from click.testing import CliRunner
+from jobs.__main__ import jobs
 for name in {JOBS}:
-    shown = CliRunner().invoke(importlib.import_module("jobs." + name).main, ["--help"])
+    shown = CliRunner().invoke(jobs, [name, "--help"])
     print(name, shown.exit_code, "--help" in shown.output)
 """
 MODULES = ("torch", "transformers", "faiss", "onnxruntime", "kubernetes", "starlette")

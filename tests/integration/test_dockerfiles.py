@@ -93,7 +93,7 @@ def test_only_jobs_that_fetch_are_online() -> None:
                 offline = {each["name"]: each.get("value") for each in container["env"]}
                 if offline.get("HF_HUB_OFFLINE", "1") != "1":
                     online.add(job["metadata"]["name"])
-                    assert container["command"][-1] == "jobs.fetch_model"
+                    assert container["command"][-1] == "fetch-model"
                 else:
-                    assert container["command"][-1] != "jobs.fetch_model", manifest
+                    assert container["command"][-1] != "fetch-model", manifest
     assert online and all("-fetch-" in name for name in online)

@@ -15,18 +15,21 @@ pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).parents[3]
 WAITS = """
 import time
-import click
-from jobs.stage_job import run_job
+import sys
+from jobs.__main__ import jobs
+from scope_selfplay.base.terminal import end_on_sigterm, run_command
 
-@click.command()
-def main():
+@jobs.command()
+def waits():
     try:
         print("working", flush=True)
         time.sleep(60)
     finally:
         print("closed", flush=True)
 
-run_job(main, "waits")
+sys.argv = ["jobs", "waits"]
+end_on_sigterm()
+run_command(jobs, "python -m jobs")
 """
 
 
@@ -46,7 +49,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def job(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"jobs.{name}", *(str(argument) for argument in arguments)]
+    command = [sys.executable, "-m", "jobs", name, *(str(argument) for argument in arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
 
 
@@ -62,7 +65,7 @@ def test_a_wrong_setting_ends_with_64_and_its_name(config: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "iteration", "lacking"),
-    [("train_challenger", 1, "iteration-00/tasks"), ("make_tasks", 2, "no such stage")],
+    [("train-challenger", 1, "iteration-00/tasks"), ("make-tasks", 2, "no such stage")],
 )
 def test_a_stage_before_its_turn_ends_with_64(
     config: Path, tmp_path: Path, name: str, iteration: int, lacking: str
@@ -87,7 +90,7 @@ def test_mounted_prompts_other_than_the_runs_own_end_with_64(config: Path, tmp_p
 
 def test_one_job_makes_a_shard_and_another_collects(config: Path, tmp_path: Path) -> None:
     where = ("--config", config, "--root", tmp_path / "runs", "--iteration", 1)
-    ended = job("make_tasks", *where, "--shard", "0/2", "--collect")
+    ended = job("make-tasks", *where, "--shard", "0/2", "--collect")
     assert ended.returncode == 64 and "--shard and --collect" in ended.stderr
 
 

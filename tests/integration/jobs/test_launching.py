@@ -57,7 +57,7 @@ class Training:
 
     def start(self, *more: str, told: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         where = ["--config", str(self._config), "--root", str(self.folder.path.parents[2])]
-        command = [sys.executable, "-m", "jobs.train_solver", *where, "--prompts", "/nowhere", *more]
+        command = [sys.executable, "-m", "jobs", "train-solver", *where, "--prompts", "/nowhere", *more]
         return subprocess.Popen(
             command,
             cwd=REPOSITORY,
@@ -76,7 +76,7 @@ def test_a_mistake_that_ranks_find_ends_the_job_with_64(training: Training) -> N
     job = training.start("--iteration", "7", told={"SCOPE_PROCESSES": "2"})
     said = job.communicate(timeout=300)[1].strip().splitlines()
     assert job.returncode == 64
-    assert said[-1].startswith("python -m jobs.train_solver: rank ") and "no such stage" in said[-1]
+    assert said[-1].startswith("python -m jobs train-solver: rank ") and "no such stage" in said[-1]
     assert "ended with 64" in said[-1]
 
 

@@ -1,6 +1,5 @@
 """The stage jobs as Kubernetes runs them, one process each: stopped, killed, spread over workers; the corpus stays."""
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -18,7 +17,7 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.terminal import Progress, end_on_sigterm, run_command
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
@@ -32,13 +31,14 @@ CHANGES = ("challenger.steps=4", "tasks.in_flight=4")
 
 
 def in_child(name: str, arguments: list[str], log: Path) -> None:
-    from jobs.stage_job import run_job
+    from jobs.__main__ import jobs
 
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    sys.argv = [name, *arguments]
-    run_job(importlib.import_module(f"jobs.{name}").main, name)
+    sys.argv = ["jobs", name, *arguments]
+    end_on_sigterm()
+    run_command(jobs, "python -m jobs")
 
 
 class Cluster:
@@ -95,36 +95,36 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
     alone: RunFolder, speaking_policy: Path, tmp_path: Path
 ) -> None:
     cluster = Cluster(speaking_policy, tmp_path)
-    assert cluster.run("make_tasks", 0) == 0
+    assert cluster.run("make-tasks", 0) == 0
     assert cluster.run("compare", 0) == 0
 
     challenger = cluster.folder.stage(1, Stage.CHALLENGER)
-    trainer = cluster.start("train_challenger", 1)
+    trainer = cluster.start("train-challenger", 1)
     when(lambda: lines_below(challenger.path, "metrics.jsonl") >= 1)
     os.kill(trainer.pid or 0, signal.SIGTERM)
     assert ended(trainer) == 143
     assert list(challenger.work.glob("checkpoint-*/receipt.json"))
     assert read_manifest(challenger.path) is None
-    assert cluster.run("train_challenger", 1, "--attempt", "2") == 0
+    assert cluster.run("train-challenger", 1, "--attempt", "2") == 0
     assert (done := read_manifest(challenger.path)) is not None and done.attempt == 2
 
     shares = cluster.folder.stage(1, Stage.TASKS).work / "shares"
-    workers = [cluster.start("make_tasks", 1, "--shard", f"{index}/3") for index in range(3)]
+    workers = [cluster.start("make-tasks", 1, "--shard", f"{index}/3") for index in range(3)]
     when(lambda: lines_below(shares, "*/candidates.jsonl") >= 2)
     os.kill(workers[0].pid or 0, signal.SIGKILL)
     os.kill(workers[1].pid or 0, signal.SIGTERM)
     codes = [ended(worker) for worker in workers]
     assert codes == [-signal.SIGKILL, 143, 0]
-    assert cluster.run("make_tasks", 1, "--collect") == 75
-    assert cluster.run("make_tasks", 1, "--shard", "0/3") == 0
-    assert cluster.run("make_tasks", 1, "--shard", "1/3") == 0
-    assert cluster.run("make_tasks", 1, "--shard", "1/3") == 0
+    assert cluster.run("make-tasks", 1, "--collect") == 75
+    assert cluster.run("make-tasks", 1, "--shard", "0/3") == 0
+    assert cluster.run("make-tasks", 1, "--shard", "1/3") == 0
+    assert cluster.run("make-tasks", 1, "--shard", "1/3") == 0
     # A damaged folder is removed, as its worker is told to do: its documents are made again.
     shutil.rmtree(next(shares.glob("02-of-03-*")))
-    assert cluster.run("make_tasks", 1, "--collect") == 75
-    assert cluster.run("make_tasks", 1, "--shard", "2/3") == 0
-    assert cluster.run("make_tasks", 1, "--collect") == 0
-    assert cluster.run("make_tasks", 1, "--shard", "2/3") == 0
+    assert cluster.run("make-tasks", 1, "--collect") == 75
+    assert cluster.run("make-tasks", 1, "--shard", "2/3") == 0
+    assert cluster.run("make-tasks", 1, "--collect") == 0
+    assert cluster.run("make-tasks", 1, "--shard", "2/3") == 0
 
     for number, stage in ((0, Stage.TASKS), (0, Stage.COMPARE), (1, Stage.TASKS)):
         one, two = alone.stage(number, stage), cluster.folder.stage(number, stage)

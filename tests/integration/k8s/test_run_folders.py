@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jobs.__main__ import jobs
 from scope_selfplay.cluster.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.cluster.check_pods import reference_problems
 from scope_selfplay.cluster.folder import RunFolderLayout, components_of, packs_needed, run_folder
@@ -201,8 +202,7 @@ def test_the_network_has_exactly_the_edges_of_the_method() -> None:
 
 def test_every_component_and_folder_of_a_run_is_in_the_docs() -> None:
     page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    jobs = [each.stem for each in REPOSITORY.glob("jobs/*.py") if "run_job(main" in each.read_text()]
-    for word in (*COMPONENTS, *jobs, "prepare", "iteration-NN"):
+    for word in (*COMPONENTS, *jobs.commands, "prepare", "iteration-NN"):
         assert f"`{word}" in page, word
 
 

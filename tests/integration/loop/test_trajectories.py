@@ -174,8 +174,19 @@ def test_the_job_trains_on_files_for_three_epochs_in_one_process_or_two(
     file, out = tmp_path / "lines.jsonl", tmp_path / "m0"
     turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "At the dam."}]
     file.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(8)))
-    command = [sys.executable, "-m", "jobs.warm_start", "--start", str(random_policy), "--out", str(out)]
-    command += ["--trajectories", str(file), "--epochs", "3", "--batch", "4", "--micro-batch", "2"]
+    command = [sys.executable, "-m", "jobs", "warm-start", "--start", str(random_policy)]
+    command += [
+        "--out",
+        str(out),
+        "--trajectories",
+        str(file),
+        "--epochs",
+        "3",
+        "--batch",
+        "4",
+        "--micro-batch",
+        "2",
+    ]
     command += ["--learning-rate", "1e-2", "--processes", processes]
     job = subprocess.run(
         command, cwd=REPOSITORY, env={**os.environ}, capture_output=True, text=True, timeout=500

@@ -43,8 +43,8 @@ def test_stages_that_train_nothing_need_no_torch(
 ) -> None:
     settings = [word for each in (*SMALL, *served) for word in ("--set", each)]
     where = ["--config", str(DEFAULT_CONFIG), "--root", str(tmp_path / "runs"), "--prompts", "/nowhere"]
-    for job, iteration in (("make_tasks", "0"), ("compare", "0"), ("make_tasks", "1")):
-        done = _python(worker_site, "-m", f"jobs.{job}", *where, "--iteration", iteration, *settings)
+    for job, iteration in (("make-tasks", "0"), ("compare", "0"), ("make-tasks", "1")):
+        done = _python(worker_site, "-m", "jobs", job, *where, "--iteration", iteration, *settings)
         assert done.returncode == 0, done.stderr
     config = load_config(DEFAULT_CONFIG, [*SMALL, *served])
     run = open_run(config, tmp_path / "runs", Progress(), record=False)
@@ -55,9 +55,9 @@ def test_stages_that_train_nothing_need_no_torch(
 @pytest.mark.parametrize(
     "program",
     [
-        "import jobs.run_controller, scope_selfplay.driver.loop, scope_selfplay.driver.api",
+        "import jobs.__main__, scope_selfplay.driver.loop, scope_selfplay.driver.api",
         "import scope_selfplay.report.app, scope_selfplay.rewards, math_verify",
-        "import jobs.fetch_model, huggingface_hub; from scope_selfplay.inference.checkpoints import policy_path",
+        "import huggingface_hub; from scope_selfplay.inference.checkpoints import policy_path",
     ],
 )
 def test_what_else_the_worker_image_is_for_can_be_imported(worker_site: Path, program: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import RUN, SERVER
 from scope_selfplay.driver.api import Body, ObjectKind
-from scope_selfplay.driver.loop import RESYNC, Controller, Inputs
+from scope_selfplay.driver.loop import RESYNC, Controller
+from scope_selfplay.driver.parts import Inputs
 from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
 from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from jobs.run_controller import read_inputs
 from scope_selfplay.base.errors import ConfigError, ExitCode
 from scope_selfplay.driver.api import ObjectKind
-from scope_selfplay.driver.loop import Controller, Inputs
+from scope_selfplay.driver.loop import Controller
+from scope_selfplay.driver.parts import Inputs, read_inputs
 from scope_selfplay.prompts.folder import shipped_prompts
 from tests.models import write_model
 from tests.unit.controller.examples import PAPER, config_of

@@ -3,19 +3,10 @@
 import copy
 from pathlib import Path
 
-from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import ManifestContext, Owner
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.driver.observed import ObservedCluster, observe
-from scope_selfplay.driver.parts import (
-    Apply,
-    ControllerEvent,
-    Create,
-    DesiredSteps,
-    PlanPart,
-    RunEnd,
-    read_volume,
-)
+from scope_selfplay.driver.parts import Apply, Create, DesiredSteps, read_volume
 from scope_selfplay.driver.plan import next_actions
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import Stage
@@ -53,21 +44,6 @@ def test_the_status_says_which_iterations_ended_below_their_target(tmp_path: Pat
                 reached = TaskTarget(accepted=accepted, target=5120)
                 write_atomic(folder.target, reached.model_dump_json())
     assert world.status["below_target"] == "iteration 1: 3000 of 5120 tasks"
-
-
-def test_parts_add_up_in_order_with_the_newer_message_and_the_older_end() -> None:
-    event, bug = ControllerEvent("Retry", "again", True), RunEnd(ExitCode.BUG, "first")
-    first = PlanPart((Create({}),), (), "one", bug, frozenset({"a"}))
-    second = PlanPart((Create({"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"}))
-    added = PlanPart(
-        (Create({}), Create({"x": 1})),
-        (event,),
-        "one",
-        bug,
-        frozenset({"a", "b"}),
-    )
-    assert first + second == added
-    assert (second + PlanPart(message="two")).message == "two"
 
 
 def _observed(world: World) -> ObservedCluster:

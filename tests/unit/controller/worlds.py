@@ -8,8 +8,8 @@ from typing import Any
 
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import ObjectKind
-from scope_selfplay.driver.loop import Clock, Controller, Inputs
-from scope_selfplay.driver.parts import RunEnd, steps_of
+from scope_selfplay.driver.loop import Clock, Controller
+from scope_selfplay.driver.parts import Inputs, RunEnd, steps_of
 from scope_selfplay.store.folder import StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs import fetch_file as job
+from jobs.__main__ import jobs
 from scope_selfplay.base.errors import ConfigError, CorpusError, ExitCode, OutsideError, StorageError
 from scope_selfplay.corpus import published as corpus
 from scope_selfplay.corpus.published import fetch_file
@@ -305,15 +305,15 @@ def test_the_commands_and_the_job_say_where_it_is_and_what_is_wrong(place: Place
     done = CliRunner().invoke(cli, ["index", "fetch", "a", "--url", url, "--sha256", "12"])
     assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
 
-    asked = ["--file", str(tmp_path / "d.tsv.gz"), "--url", url, "--sha256"]
-    done = CliRunner().invoke(job.main, [*asked, sha256(TSV).upper()])
+    asked = ["fetch-file", "--file", str(tmp_path / "d.tsv.gz"), "--url", url, "--sha256"]
+    done = CliRunner().invoke(jobs, [*asked, sha256(TSV).upper()])
     assert done.exit_code == 0 and (tmp_path / "d.tsv.gz").read_bytes() == TSV
     requests = len(place.asked)
-    done = CliRunner().invoke(job.main, [*asked, sha256(TSV)[:-1]])
+    done = CliRunner().invoke(jobs, [*asked, sha256(TSV)[:-1]])
     assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
     assert len(place.asked) == requests
 
     place.status = 503
-    arguments = ["--file", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
-    done = CliRunner().invoke(job.main, arguments)
+    arguments = ["fetch-file", "--file", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
+    done = CliRunner().invoke(jobs, arguments)
     assert isinstance(done.exception, OutsideError) and done.exception.exit_code == ExitCode.OUTSIDE

@@ -1,4 +1,4 @@
-"""`python -m jobs.build_index`: it waits for what other Jobs bring, and a Job that was stopped goes on."""
+"""`python -m jobs build-index`: it waits for what other Jobs bring, and a Job that was stopped goes on."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs.build_index import main
+from jobs.__main__ import jobs
 from retrieval.folder import SHARDS, read_manifest
 from scope_selfplay.base.errors import ExitCode, OutsideError
 
@@ -24,7 +24,7 @@ def corpus(file: Path, rows: int) -> Path:
 def test_it_gives_its_place_to_others_while_what_it_needs_is_on_its_way(tmp_path: Path) -> None:
     arguments = ["--index", str(tmp_path / "index"), "--source", str(tmp_path / "corpus.jsonl")]
     more = ["--patience", "0.2", "--", "--profile", "flat", "--encoder", "/data/models/e5-base-v2"]
-    done = CliRunner().invoke(main, [*arguments, *more])
+    done = CliRunner().invoke(jobs, ["build-index", *arguments, *more])
     assert isinstance(done.exception, OutsideError) and done.exception.exit_code == ExitCode.OUTSIDE
     said = str(done.exception)
     assert "corpus.jsonl, /data/models/e5-base-v2: not there yet" in said and "goes on by itself" in said
@@ -33,7 +33,7 @@ def test_it_gives_its_place_to_others_while_what_it_needs_is_on_its_way(tmp_path
 
 def test_it_begins_when_the_corpus_has_come(tmp_path: Path) -> None:
     source = tmp_path / "corpus.tsv"
-    command = [sys.executable, "-m", "jobs.build_index", "--index", str(tmp_path / "index")]
+    command = [sys.executable, "-m", "jobs", "build-index", "--index", str(tmp_path / "index")]
     with subprocess.Popen([*command, "--source", str(source)], stderr=subprocess.DEVNULL) as job:
         time.sleep(0.5)
         corpus(tmp_path / ".part", 50).rename(source)
@@ -48,7 +48,7 @@ def test_a_job_that_is_stopped_while_it_encodes_goes_on_behind_what_it_had(
     """As a Job that met a deadline, a drain or an eviction: SIGTERM, and the same command again."""
     index = tmp_path / "index"
     source = corpus(tmp_path / "corpus.tsv", 3 * 8_192)
-    command = [sys.executable, "-m", "jobs.build_index", "--index", str(index), "--source", str(source)]
+    command = [sys.executable, "-m", "jobs", "build-index", "--index", str(index), "--source", str(source)]
     command += ["--", "--profile", "flat", "--encoder", str(model), "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
         while not list((index / SHARDS).glob("*.npy")):

@@ -1,4 +1,4 @@
-"""`python -m jobs.fetch_model`, as far as it comes without a hub."""
+"""`python -m jobs fetch-model`, as far as it comes without a hub."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from scope_selfplay.base.errors import ExitCode
 def test_fetching_offline_is_the_users_mistake_and_nothing_to_repeat(tmp_path: Path) -> None:
     # A process of its own: the hub's client reads the variable once, when it is loaded.
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.fetch_model", "--model", "a/b", "--folder", str(tmp_path / "b")],
+        [sys.executable, "-m", "jobs", "fetch-model", "--model", "a/b", "--folder", str(tmp_path / "b")],
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobs.run_controller import exit_code_of
+from jobs.__main__ import exit_code_of
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.check import VERSIONS, schema_problems
 from scope_selfplay.cluster.check_cluster import OLDEST, is_older, version_notes

@@ -161,7 +161,7 @@ def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(
     assert {body["metadata"]["labels"]["scope/prepares"] for body in jobs.values()} == {"r1"}
     pods = {name: body["spec"]["template"]["spec"]["containers"][0] for name, body in jobs.items()}
     for name in ("r1-fetch-corpus", "r1-fetch-vectors"):
-        assert pods[name]["command"] == ["python", "-m", "jobs.fetch_file"]
+        assert pods[name]["command"] == ["python", "-m", "jobs", "fetch-file"]
     assert pods["r1-fetch-corpus"]["args"] == [
         *("--file", "/data/corpus.jsonl", "--sha256", "ab" * 32, "--url", PUBLISHED["urls"][0])
     ]

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from jobs.probe_volume import main
+from jobs.__main__ import jobs
 from scope_selfplay.base.errors import ConfigError, StorageError
 from scope_selfplay.cluster.probe import check_volume, probe_volume
 from scope_selfplay.judge.model import run_key
@@ -90,12 +90,12 @@ def test_a_volume_that_takes_nothing_ends_with_one_line_that_kubernetes_shows(tm
     message.touch()
     (tmp_path / "data").write_text("no folder")
     arguments = ["--message", str(message), "--folder"]
-    done = CliRunner().invoke(main, [*arguments, str(tmp_path / "data")])
+    done = CliRunner().invoke(jobs, ["probe-volume", *arguments, str(tmp_path / "data")])
     assert isinstance(done.exception, ConfigError)
     assert (
         message.read_text() == str(done.exception) and "cannot write (Not a directory)" in message.read_text()
     )
-    done = CliRunner().invoke(main, [*arguments, str(tmp_path)])
+    done = CliRunner().invoke(jobs, ["probe-volume", *arguments, str(tmp_path)])
     assert done.exit_code == 0 and "can do all that a run needs" in message.read_text()
 
 

@@ -1,0 +1,455 @@
+"""`python -m jobs NAME`: one Kubernetes Job, one process. It reads folders and writes one folder, its manifest last.
+
+    probe-volume, fetch-model, fetch-file, build-index, warm-start   before a run: what it needs on the volume
+    train-challenger, make-tasks, train-solver, compare              the stages of an iteration
+    run-controller                                                   creates the others, stage after stage
+
+Everything that they do is in `scope_selfplay`; the same functions run in `scope run`. A stage goes so, and ends with:
+
+1. config and prompts are checked, and that the run was begun with them   64
+2. a stage whose manifest exists is done                                   0
+3. the stages before it must be done                                      64
+4. the servers that it needs answer                                       75, or 64 for the wrong ones
+5. the work; the manifest last                                            75, 143 on SIGTERM, 1 our bug
+
+What is there already and whole is left alone by all of them; what was stopped goes on.
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError, UserError
+from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.store.folder import Stage, is_whole, publish_model
+
+if TYPE_CHECKING:
+    from scope_selfplay.config.run import RunConfig
+
+_PATH = click.Path(path_type=Path)
+_say = partial(click.echo, err=True)
+
+# Where the manifests mount things; every option can name another place.
+_RUN = (
+    click.option(
+        "--config", type=_PATH, default="/etc/scope/run/run.yaml", show_default=True, help="The run's config."
+    ),
+    click.option(
+        "--root", type=_PATH, default="/data/runs", show_default=True, help="Runs lie in ROOT/NAME."
+    ),
+    click.option(
+        "--prompts", type=_PATH, default="/etc/scope/prompts", show_default=True, help="Mounted prompt packs."
+    ),
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
+)
+_STAGE = (
+    *_RUN,
+    click.option("--iteration", type=click.IntRange(min=0), required=True),
+    click.option("--attempt", type=click.IntRange(min=1), default=1, show_default=True),
+)
+_PROCESSES = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    envvar="SCOPE_PROCESSES",
+    show_default=True,
+    show_envvar=True,
+    help="Processes on this node, one for each GPU.",
+)
+_TOKEN = click.option("--token-file", type=_PATH, default="/etc/scope/hub/token", show_default=True)
+
+
+def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+@click.group()
+@click.pass_context
+def jobs(context: click.Context) -> None:
+    """The Jobs of a run on Kubernetes."""
+    # The hub's client reads once, when it is loaded, whether it may ask the hub.
+    if context.invoked_subcommand != "fetch-model":
+        quiet_libraries()
+
+
+@jobs.command()
+@_with(_STAGE)
+@click.option("--shard", metavar="I/N", help="Make the tasks of worker I of N, from 0; publishes nothing.")
+@click.option("--collect", is_flag=True, help="Collect what the workers made, and publish it.")
+def make_tasks(shard: str | None, collect: bool, **options: Any) -> None:
+    """Stage B: C_N writes tasks over fresh documents until enough are kept; iteration 0: the held-out tasks.
+
+    Each document has one worker as its owner.
+    """
+    from scope_selfplay.stages.tasks import collect_tasks, make_share, parse_shard
+
+    if shard is not None and collect:
+        raise ConfigError("--shard and --collect: one job makes a shard, another collects; give one of them")
+    if shard is not None:
+        worker = parse_shard(shard)
+        do_stage(Stage.TASKS, partial(make_share, shard=worker), worker=f"-{worker}", **options)
+    elif collect:
+        do_stage(Stage.TASKS, collect_tasks, serves=False, **options)
+    else:
+        do_stage(Stage.TASKS, **options)
+
+
+@jobs.command()
+@_with(_STAGE)
+def compare(**options: Any) -> None:
+    """Stage D: S_N answers the held-out tasks and is compared with the checkpoints before it."""
+    do_stage(Stage.COMPARE, **options)
+
+
+@jobs.command()
+@_with(_STAGE)
+@_PROCESSES
+def train_challenger(**options: Any) -> None:
+    """Stage A: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
+    _train(Stage.CHALLENGER, **options)
+
+
+@jobs.command()
+@_with(_STAGE)
+@_PROCESSES
+def train_solver(**options: Any) -> None:
+    """Stage C: GRPO of the Solver from S_{N-1} on the kept tasks."""
+    _train(Stage.SOLVER, **options)
+
+
+def _train(stage: Stage, processes: int, **options: Any) -> None:
+    from jobs.launch import ranks_here, run_as_ranks, sharding_environment
+
+    if (node := ranks_here(processes)) is not None:
+        from scope_selfplay.config.load import load_config
+        from scope_selfplay.config.training import check_engine, check_shares
+
+        config = load_config(options["config"], options["overrides"])
+        check_shares(getattr(config, stage.value), node.world)
+        check_engine(config.model.engine, node.world if sharding_environment(node) else 1)
+        run_as_ranks(node)
+    do_stage(stage, **options)
+
+
+def do_stage(
+    stage: Stage,
+    work: Callable[[Any, int], Any] | None = None,
+    *,
+    config: Path,
+    root: Path,
+    prompts: Path,
+    iteration: int,
+    attempt: int,
+    overrides: tuple[str, ...],
+    serves: bool = True,
+    worker: str = "",
+) -> None:
+    """Open the run, check that it is this stage's turn, and do its work, or another in its place.
+
+    `serves`: the work asks judge and retriever. `worker` tells those apart that work on one stage together.
+    """
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.driver.local import WORK
+    from scope_selfplay.run.begin import open_run
+    from scope_selfplay.stages.work import check_turn
+    from scope_selfplay.training.ranks import ranks
+
+    settings = load_config(config, overrides)
+    with shown_progress() as progress:
+        run = open_run(settings, root, progress, packs=prompts, attempt=attempt, record=False)
+        rank = "" if ranks().leads else f"-rank{ranks().number}"
+        run = replace(run, config=_with_own_cache(settings, f"{stage.value}{worker}{rank}"))
+        check_turn(run, iteration, stage)
+        folder = run.folder.stage(iteration, stage)
+        if folder.manifest is not None:
+            progress.say(f"{folder.path}: is done already")
+        elif serves:
+            # Opening the run context is the handshake with the judge and the retriever.
+            progress.say(f"judge {run.context.judge.identity}, retriever {run.context.searcher.identity}")
+        (work or WORK[stage])(run, iteration)
+
+
+def _with_own_cache(config: "RunConfig", owner: str) -> "RunConfig":
+    """Paid judgements in a file for each stage and worker: SQLite cannot be shared over a network volume."""
+    if config.judge.cache is None:
+        return config
+    path = Path(config.judge.cache)
+    cache = str(path.with_name(f"{path.stem}-{owner}{path.suffix}"))
+    return config.model_copy(update={"judge": config.judge.model_copy(update={"cache": cache})})
+
+
+@jobs.command()
+@click.option("--folder", type=_PATH, default="/data", show_default=True)
+@click.option("--message", type=_PATH, default="/dev/termination-log", show_default=True)
+def probe_volume(folder: Path, message: Path) -> None:
+    """Say in one line what the volume can do of what a run needs; 64 where no run can work on it.
+
+    It is the log's line, and the message that the pod ends with.
+    """
+    from scope_selfplay.cluster.probe import check_volume
+
+    line = ""
+    try:
+        line = check_volume(folder, lambda text: None)
+    except ConfigError as error:
+        line = str(error)
+        raise
+    finally:
+        if message.exists():
+            with suppress(OSError):
+                message.write_text(line)
+    click.echo(line)
+
+
+@jobs.command()
+@click.option("--model", required=True, help="Repository of the model, such as Qwen/Qwen3-8B.")
+@click.option("--revision", default="main", show_default=True, help="Commit, so that it stays what it is.")
+@click.option("--folder", type=_PATH, required=True, help="Where it goes on the volume.")
+@_TOKEN
+def fetch_model(model: str, revision: str, folder: Path, token_file: Path) -> None:
+    """Bring one model from the hub to the volume: safetensors and tokenizer only, whole or not at all, with
+    checksums."""
+    if is_whole(folder, model, revision):
+        _say(f"{folder}: is there already")
+        return
+    part = folder.with_name(f".{folder.name}.part")
+    commit = _download(model, revision, part, _token(token_file))
+    from scope_selfplay.inference.checkpoints import policy_path
+
+    try:
+        policy_path(str(part))
+    except CheckpointError as error:
+        raise CheckpointError(f"{model}: {str(error).removeprefix(f'{part}: ')}") from None
+    shutil.rmtree(part / ".cache", ignore_errors=True)
+    publish_model(part, folder, model=model, revision=revision, commit=commit)
+    _say(f"{folder}: {model} at {commit}")
+
+
+def _token(file: Path) -> str | None:
+    return file.read_text().strip() if file.is_file() else None
+
+
+def _download(model: str, revision: str, part: Path, token: str | None) -> str:
+    """Raises ConfigError for what the hub does not have or does not give, OutsideError for a hub that is down."""
+    from huggingface_hub import HfApi, errors, snapshot_download
+
+    wanted = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+    try:
+        commit = str(HfApi(token=token).model_info(model, revision=revision).sha)
+        snapshot_download(model, revision=commit, local_dir=part, allow_patterns=wanted, token=token)
+    except errors.OfflineModeIsEnabled:
+        raise ConfigError(
+            f"HF_HUB_OFFLINE is set: {model} cannot be fetched; set it to 0 for this job"
+        ) from None
+    except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise ConfigError(
+            f"{model} at {revision}: the hub does not give it ({type(error).__name__}); correct the name, or accept "
+            "its licence and put a token into the Secret hub-token"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the wall to the hub's client, whose HTTP library changes
+        line = " ".join(str(error).split())[:200]
+        raise OutsideError(
+            f"{model}: the hub did not answer well ({type(error).__name__}: {line}); run this again"
+        ) from None
+    return commit
+
+
+@jobs.command()
+@click.option("--file", type=_PATH, required=True, help="Where it goes on the volume.")
+@click.option("--url", "urls", multiple=True, required=True, help="Of each of its parts, in their order.")
+@click.option("--sha256", required=True, help="Of the file as it is published, its parts joined.")
+@_TOKEN
+def fetch_file(file: Path, urls: tuple[str, ...], sha256: str, token_file: Path) -> None:
+    """Bring a published file to the volume: a corpus, made JSON lines where its name says so, or an index's vectors."""
+    from scope_selfplay.corpus import published
+    from scope_selfplay.store.fetch import PublishedFile, checked_sha256
+
+    wanted = PublishedFile(urls, checked_sha256(sha256))
+    published.fetch_file(wanted, file, say=_say, token=_token(token_file))
+
+
+@jobs.command()
+@_RUN[0]
+@_RUN[2]
+@click.option("--index", type=_PATH, required=True, help="Folder of the index.")
+@click.option("--source", type=_PATH, help="Corpus; the config's documents, and BM25, without it.")
+@click.option("--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def build_index(
+    config: Path,
+    prompts: Path,
+    index: Path,
+    source: Path | None,
+    *,
+    patience: float,
+    options: tuple[str, ...],
+) -> None:
+    """Build the index that the retriever serves; OPTIONS, after --, are those of `scope index build`.
+
+    Corpus, encoder and vectors may still be on their way: it waits for them a while, then gives its place to others and
+    ends with 75.
+    """
+    from retrieval.commands import build
+
+    if source is not None:
+        brought = [Path(value) for name, value in pairwise(options) if name in ("--encoder", "--vectors")]
+        _wait_for([source, *(path for path in brought if path.is_absolute())], patience)
+    index.parent.mkdir(parents=True, exist_ok=True)
+    given = source or _documents_of(config, index, prompts)
+    build.main([str(given), str(index), *options], standalone_mode=False)
+
+
+def _wait_for(inputs: Sequence[Path], patience: float) -> None:
+    """Each is there when it is whole. Raises OutsideError for what is not there in time."""
+    end = time.monotonic() + patience
+    while missing := [str(path) for path in inputs if not path.exists()]:
+        if time.monotonic() >= end:
+            raise OutsideError(
+                f"{', '.join(missing)}: not there yet; the other Jobs of prepare bring what "
+                "cluster.prepare names, anything else is to be copied there; this goes on by itself"
+            )
+        time.sleep(min(10.0, max(0.1, end - time.monotonic())))
+
+
+def _documents_of(config: Path, index: Path, packs: Path) -> Path:
+    """The documents of a run as one file beside its index, the same as its stages search."""
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.run.begin import run_documents
+    from scope_selfplay.store.files import write_records
+
+    file = index.with_name(f"{index.name}.documents.jsonl")
+    if not file.exists():
+        run = load_config(config)
+        write_records(file, run_documents(run, load_pack(pack_path(run.domain, packs))))
+    return file
+
+
+@jobs.command()
+@_with(_RUN)
+@_PROCESSES
+@click.option("--out", type=_PATH, required=True, help="Folder of the trained model.")
+@click.option(
+    "--trajectories", type=_PATH, multiple=True, help="JSON lines with `messages`, instead of a run."
+)
+@click.option("--start", type=_PATH, help="Model that learns from the trajectories.")
+@click.option(
+    "--dialect",
+    "family",
+    type=click.Choice(["qwen2.5", "qwen3", "olmo3"]),
+    default="qwen3",
+    show_default=True,
+    help="The run's model.dialect, in which the calls of trajectories must read as searches.",
+)
+@click.option(
+    "--max-length", type=click.IntRange(64), default=32_768, show_default=True, help="Tokens of a row."
+)
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.6, show_default=True)
+@click.option("--epochs", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-5, show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
+@click.option("--micro-batch", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the order of trajectories.")
+def warm_start(
+    config: Path,
+    root: Path,
+    prompts: Path,
+    overrides: tuple[str, ...],
+    processes: int,
+    out: Path,
+    trajectories: tuple[Path, ...],
+    start: Path | None,
+    family: str,
+    max_length: int,
+    min_score: float,
+    **training: Any,
+) -> None:
+    """SFT before iteration 1, on trajectories from outside or on the accepted rollouts of a finished run."""
+    from jobs.launch import ranks_here, run_as_ranks
+    from scope_selfplay.training.sft import WarmStart
+
+    how = WarmStart(**training)
+    if (node := ranks_here(processes)) is not None:
+        run_as_ranks(node)
+    if trajectories and start is None:
+        raise UserError("--trajectories needs --start, the folder of the model that learns from them")
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.dialects.families import dialect
+    from scope_selfplay.run.begin import open_run
+    from scope_selfplay.stages.warm_start import learn_from_trajectories
+    from scope_selfplay.stages.warm_start import warm_start as learn_from_run
+
+    with shown_progress() as progress:
+        if start is not None and trajectories:
+            losses = learn_from_trajectories(
+                trajectories,
+                start,
+                out,
+                family=dialect(family),
+                max_length=max_length,
+                settings=how,
+                say=progress.say,
+            )
+        else:
+            run = open_run(load_config(config, overrides), root, progress, packs=prompts)
+            losses = learn_from_run(run, out, min_score=min_score, settings=how)
+        if losses:
+            progress.say(f"{out}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
+
+
+@jobs.command()
+@_with(_RUN)
+@click.option(
+    "--only-iteration", type=click.IntRange(min=1), help="This iteration alone; those before must be done."
+)
+@click.option(
+    "--job", envvar="SCOPE_JOB", help="Name of the Job that owns everything; this pod's own by default."
+)
+@click.option("--namespace", "-n", help="This pod's own, or that of the kubeconfig, without it.")
+@click.option(
+    "--metrics", type=click.IntRange(1, 65535), help="Port of /metrics for Prometheus; none without it."
+)
+def run_controller(
+    only_iteration: int | None, job: str | None, namespace: str | None, metrics: int | None, **options: Any
+) -> None:
+    """Bring a run to its end on this cluster: one stage's Job after the other, with the servers that it needs.
+
+    Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
+    """
+    from scope_selfplay.cluster.probe import check_volume
+    from scope_selfplay.driver.loop import control
+    from scope_selfplay.driver.parts import read_inputs
+
+    suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
+    with shown_progress() as progress:
+        check_volume(options["root"], progress.say)
+        read = partial(read_inputs, **options, name=job and job.removesuffix(suffix), progress=progress)
+        own = job or read().config.name + suffix
+        where = {"root": options["root"], "job": own, "namespace": namespace, "metrics": metrics}
+        code = control(read, **where, only_iteration=only_iteration, say=progress.say)
+    sys.exit(exit_code_of(code))
+
+
+def exit_code_of(verdict: ExitCode) -> ExitCode:
+    """A verdict that stays has a code of its own: a controller that crashed (1) is started again, this one is not."""
+    return ExitCode.FAILED if verdict is ExitCode.BUG else verdict
+
+
+if __name__ == "__main__":
+    # From the first moment on, also as the first process of a container.
+    end_on_sigterm()
+    run_command(jobs, "python -m jobs")
