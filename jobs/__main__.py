@@ -1,8 +1,8 @@
 """`python -m jobs NAME`: one Kubernetes Job, one process. It reads folders and writes one folder, its manifest last.
 
-    probe-volume, fetch-model, fetch-file, build-index, warm-start   before a run: what it needs on the volume
-    train-challenger, make-tasks, train-solver, compare              the stages of an iteration
-    run-controller                                                   creates the others, stage after stage
+    probe-volume, fetch-model, build-index, warm-start    before a run: what it needs on the volume
+    train-challenger, make-tasks, train-solver, compare   the stages of an iteration
+    run-controller                                        creates the others, stage after stage
 
 Everything that they do is in `scope_selfplay`; the same functions run in `scope run`. A stage goes so, and ends with:
 
@@ -65,7 +65,6 @@ _PROCESSES = click.option(
     show_envvar=True,
     help="Processes on this node, one for each GPU.",
 )
-_TOKEN = click.option("--token-file", type=_PATH, default="/etc/scope/hub/token", show_default=True)
 
 
 def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -219,7 +218,7 @@ def probe_volume(folder: Path, message: Path) -> None:
 @click.option("--model", required=True, help="Repository of the model, such as Qwen/Qwen3-8B.")
 @click.option("--revision", default="main", show_default=True, help="Commit, so that it stays what it is.")
 @click.option("--folder", type=_PATH, required=True, help="Where it goes on the volume.")
-@_TOKEN
+@click.option("--token-file", type=_PATH, default="/etc/scope/hub/token", show_default=True)
 def fetch_model(model: str, revision: str, folder: Path, token_file: Path) -> None:
     """Bring one model from the hub to the volume: safetensors and tokenizer only, whole or not at all, with
     checksums."""
@@ -227,7 +226,8 @@ def fetch_model(model: str, revision: str, folder: Path, token_file: Path) -> No
         _say(f"{folder}: is there already")
         return
     part = folder.with_name(f".{folder.name}.part")
-    commit = _download(model, revision, part, _token(token_file))
+    token = token_file.read_text().strip() if token_file.is_file() else None
+    commit = _download(model, revision, part, token)
     from scope_selfplay.inference.checkpoints import policy_path
 
     try:
@@ -237,10 +237,6 @@ def fetch_model(model: str, revision: str, folder: Path, token_file: Path) -> No
     shutil.rmtree(part / ".cache", ignore_errors=True)
     publish_model(part, folder, model=model, revision=revision, commit=commit)
     _say(f"{folder}: {model} at {commit}")
-
-
-def _token(file: Path) -> str | None:
-    return file.read_text().strip() if file.is_file() else None
 
 
 def _download(model: str, revision: str, part: Path, token: str | None) -> str:
@@ -266,20 +262,6 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
             f"{model}: the hub did not answer well ({type(error).__name__}: {line}); run this again"
         ) from None
     return commit
-
-
-@jobs.command()
-@click.option("--file", type=_PATH, required=True, help="Where it goes on the volume.")
-@click.option("--url", "urls", multiple=True, required=True, help="Of each of its parts, in their order.")
-@click.option("--sha256", required=True, help="Of the file as it is published, its parts joined.")
-@_TOKEN
-def fetch_file(file: Path, urls: tuple[str, ...], sha256: str, token_file: Path) -> None:
-    """Bring a published file to the volume: a corpus, made JSON lines where its name says so, or an index's vectors."""
-    from scope_selfplay.corpus import published
-    from scope_selfplay.store.fetch import PublishedFile, checked_sha256
-
-    wanted = PublishedFile(urls, checked_sha256(sha256))
-    published.fetch_file(wanted, file, say=_say, token=_token(token_file))
 
 
 @jobs.command()

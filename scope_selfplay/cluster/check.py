@@ -1,8 +1,7 @@
 """`scope k8s check`: everything wrong with a run's folder before it is applied, alone or on its cluster.
 
-References and policies are in `check_pods`, an API server's rules in `check_rules`, quotas and nodes in
-`check_cluster`; here are the config's own settings and the schemas of Kubernetes releases, which the package
-`kubernetes-validate` brings along.
+References, policies and an API server's rules are in `check_pods`, quotas and nodes in `check_cluster`; here are the
+config's own settings and the schemas of Kubernetes releases, which the package `kubernetes-validate` brings along.
 """
 
 import importlib.util
@@ -28,8 +27,7 @@ from scope_selfplay.cluster.check_cluster import (
     version_notes,
     version_problems,
 )
-from scope_selfplay.cluster.check_pods import reference_problems, server_problems
-from scope_selfplay.cluster.check_rules import rule_problems
+from scope_selfplay.cluster.check_pods import reference_problems, rule_problems, server_problems
 from scope_selfplay.cluster.folder import SHARED
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import Body, allows, name_of, planned_objects, pods_of

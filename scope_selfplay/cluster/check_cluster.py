@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from scope_selfplay.base.errors import ConfigError, Finding, State
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import (
+    COUNTED,
     Amounts,
     Body,
     Pods,
@@ -19,7 +20,7 @@ from scope_selfplay.cluster.objects import (
     name_of,
     pods_of,
     readable,
-    stage_objects,
+    stage_usage,
 )
 from scope_selfplay.cluster.pods import COMPONENT
 from scope_selfplay.cluster.prepare import secrets_of
@@ -113,18 +114,10 @@ def probe_finding(cluster: Kubectl) -> Finding:
     return Finding("the volume", line, State.STOP if failed else State.OK)
 
 
-_COUNTED = {
-    "Job": ("jobs", "count/jobs.batch"),
-    "Deployment": ("deployments", "count/deployments.apps"),
-    "Service": ("services", "services", "count/services"),
-}
-"""Kind -> its plural, and the resources of a quota that count it."""
-
-
 def peak_gpus(config: RunConfig) -> dict[str, int]:
     """GPUs of each stage, its servers included."""
     gpus = f"requests.{config.cluster.gpu_resource}"
-    return {stage: int(usage_of(bodies)[gpus]) for stage, bodies in stage_objects(config).items()}
+    return {stage: int(usage[gpus]) for stage, usage in stage_usage(config).items()}
 
 
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
@@ -156,7 +149,7 @@ def _over_quota(
     if spec.get("scopes") or spec.get("scopeSelector"):
         return
     controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
-    needs = {stage: usage_of([*controller, *bodies]) for stage, bodies in stage_objects(config).items()}
+    needs = stage_usage(config, controller)
     for resource, limit in hard.items():
         others = max(0.0, used.get(resource, 0.0))
         stage = max(needs, key=lambda name: needs[name][resource])
@@ -175,20 +168,8 @@ def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
     for pod in cluster.objects("pods", own):
         if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             count_pods(found, pod["spec"], 1)
-    for plural, *resources in _COUNTED.values():
+    for plural, *resources in COUNTED.values():
         found.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
-    return found
-
-
-def usage_of(objects: Sequence[Body]) -> Amounts:
-    """What these Jobs, Deployments and Services take of a quota while all of them run."""
-    found = Amounts(float)
-    for body in objects:
-        for resource in _COUNTED.get(str(body["kind"]), ("",))[1:]:
-            found[resource] += 1
-        for pods in pods_of([body]):
-            spec = body["spec"]
-            count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
     return found
 
 
@@ -337,7 +318,7 @@ def _tolerates(toleration: Body, taint: Body) -> bool:
 
 def _one_node_room(config: RunConfig, rooms: Sequence[_Room]) -> Iterator[Finding]:
     """CPU and memory of the largest stage where all its pods share one node."""
-    stages = {stage: usage_of(bodies) for stage, bodies in stage_objects(config).items()}
+    stages = stage_usage(config)
     for key in ("cpu", "memory"):
         stage = max(stages, key=lambda name: stages[name][f"requests.{key}"])
         wanted = stages[stage][f"requests.{key}"]

@@ -1,19 +1,21 @@
-"""Whether every object finds what it names, and the NetworkPolicies let every call through. Objects in, problems out.
+"""Whether every object finds what it names and keeps the commonest rules of an API server, and the NetworkPolicies let
+every call through. Objects in, problems out. Pure.
 
-What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches no pods, a port
-that no container has, a policy that forbids what a Job is told to call, or allows what no pod does; a server outside
-the run that the config names and no policy lets a pod out to. Pure.
+What a schema cannot know: a ConfigMap, claim or account that does not exist, a Service that reaches no pods or no port,
+a policy that forbids what a Job is told to call, a server outside the run that no policy lets a pod out to. Of the
+server's rules those that a person who edits a folder is likely to break: names, labels, restarts, ports, quantities,
+volumes. Everything else the server itself says in a dry run: `scope k8s check --cluster`.
 """
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import product
 from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import Finding
 from scope_selfplay.cluster.objects import Body, Pods, allows, matches, name_of, pods_of
 from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
@@ -28,7 +30,7 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     names, all_pods = Counter(map(name_of, objects)), pods_of(objects)
     message = "appears twice; give one of them another name"
     found = [Finding(name, message) for name, count in names.items() if count > 1]
-    found += [*_label_problems(objects), *_namespace_problems(objects)]
+    found += _namespace_problems(objects)
     known = {name: {name} for name in [*names, *elsewhere]}
     for body in objects:
         if body.get("kind") == "ConfigMap":
@@ -41,16 +43,6 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
         for url in _addresses(pods):
             found += _call_problems(pods, url, objects, all_pods)
     return found
-
-
-def _label_problems(objects: Sequence[Body]) -> Iterator[Finding]:
-    """YAML reads an unquoted `01` or `on` as something other than text, and the server refuses it."""
-    for body in objects:
-        template = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
-        for place, kind in product((body.get("metadata") or {}, template), ("labels", "annotations")):
-            for key, value in (place.get(kind) or {}).items():
-                if not isinstance(value, str):
-                    yield Finding(name_of(body), f"{kind}.{key} is {value!r}, not text; put it in quotes")
 
 
 def _namespace_problems(objects: Sequence[Body]) -> Iterator[Finding]:
@@ -71,12 +63,6 @@ def _pod_problems(pods: Pods, known: Mapping[str, Collection[str]]) -> Iterator[
         elif lacking := [key for key in keys if key not in keys_there]:
             # Its pod never starts.
             yield Finding(pods.owner, f"takes {lacking[0]} of {kind} {name}, which has no such key")
-    volumes = {volume["name"] for volume in pods.spec.get("volumes") or []}
-    mounted = {each["name"] for container in pods.containers for each in container.get("volumeMounts") or []}
-    for name in sorted(mounted - volumes):
-        yield Finding(pods.owner, f"mounts the volume {name}, which is not among its volumes")
-    for name in sorted(volumes - mounted):
-        yield Finding(pods.owner, f"has a volume {name} that no container mounts")
 
 
 def _references(pods: Pods) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -105,10 +91,6 @@ def _references(pods: Pods) -> Iterator[tuple[str, str, str, list[str]]]:
 def _object_problems(body: Body, pods: Sequence[Pods], known: Collection[str]) -> Iterator[Finding]:
     name, spec = name_of(body), body.get("spec") or {}
     match body.get("kind"):
-        case "Deployment" | "Job":
-            labels = spec["template"]["metadata"].get("labels") or {}
-            if "selector" in spec and not matches(spec["selector"], labels):
-                yield Finding(name, "its selector does not match its own pods")
         case "RoleBinding":
             for bound in (body["roleRef"], *(body.get("subjects") or [])):
                 if bound["kind"] != "ClusterRole" and f"{bound['kind']}/{bound['name']}" not in known:
@@ -121,28 +103,6 @@ def _object_problems(body: Body, pods: Sequence[Pods], known: Collection[str]) -
             for target in (each for each in targets if isinstance(each, str)):
                 if any(target not in server.ports for server in servers):
                     yield Finding(name, f"sends to port {target}, which {servers[0].owner} does not have")
-        case "NetworkPolicy":
-            yield from _policy_problems(name, spec, pods)
-
-
-def _policy_problems(name: str, spec: Body, pods: Sequence[Pods]) -> Iterator[Finding]:
-    """A rule that matches no pods allows a connection that is never used."""
-    chosen = [each for each in pods if matches(spec.get("podSelector"), each.labels)]
-    # What a run prepares with is applied before it, from a folder of its own.
-    if not chosen and (spec.get("podSelector") or {}).get("matchLabels", {}).get(COMPONENT) != FETCHING:
-        yield Finding(name, "its podSelector matches no pods of the run")
-    for direction, peers in (("ingress", "from"), ("egress", "to")):
-        named_peers = [(each, peer) for each in spec.get(direction) or [] for peer in each.get(peers) or []]
-        for rule, peer in named_peers:
-            if "podSelector" not in peer or "namespaceSelector" in peer:
-                continue
-            matched = [each for each in pods if matches(peer["podSelector"], each.labels)]
-            if not matched:
-                yield Finding(name, f"its {direction} rule matches no pods of the run")
-            named = [port["port"] for port in rule.get("ports") or [] if isinstance(port.get("port"), str)]
-            for listener, port in product(chosen if direction == "ingress" else matched, named):
-                if port not in listener.ports:
-                    yield Finding(name, f"names port {port}, which {listener.owner} does not have")
 
 
 def _behind(service: Body, pods: Sequence[Pods]) -> list[Pods]:
@@ -235,3 +195,91 @@ def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, Sequence[Co
         yield f"tools.{number}.mcp.url", (entry.mcp.url if entry.mcp else None) or "", _BOTH
     if config.model.engine == "vllm_server":
         yield "model.vllm_url", config.model.vllm_url or "", _BOTH[:1]
+
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_QUANTITY = re.compile(r"[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+_ACCESS = {"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"}
+
+
+def rule_problems(objects: Sequence[Body]) -> list[Finding]:
+    """Every rule that an object breaks, in the order of the objects."""
+    return [Finding(name_of(body), message) for body in objects for message in _broken_rules(body)]
+
+
+def _broken_rules(body: Body) -> Iterator[str]:
+    kind, metadata, spec = str(body.get("kind")), body.get("metadata") or {}, body.get("spec") or {}
+    # A Job's name is a label of its pods; before Kubernetes 1.34 a Service is named by RFC 1035.
+    rule = {"Job": _LABEL, "Service": _SERVICE}.get(kind, _DOMAIN)
+    if not rule.fullmatch(name := str(metadata.get("name"))):
+        yield f"metadata.name is {name!r}; small letters, digits and -, at most {253 if rule is _DOMAIN else 63}"
+    for key, value in (metadata.get("labels") or {}).items():
+        if not _KEY.fullmatch(str(key)):
+            yield f"labels has the key {key!r}, which no API server takes"
+        if not _VALUE.fullmatch(str(value)):
+            yield f"labels.{key} is {value!r}; at most 63 letters, digits, -, _ and ."
+    for (pods,) in [pods_of([body])] if kind in ("Job", "Deployment") else ():
+        restarts, allowed = pods.spec.get("restartPolicy", "Always"), ("Never", "OnFailure")
+        if (restarts in allowed) != (kind == "Job"):
+            yield f"has restartPolicy {restarts}; {kind}s take {' or '.join(allowed if kind == 'Job' else ['Always'])}"
+        yield from _broken_in_pods(pods)
+    if kind == "PersistentVolumeClaim":
+        modes, requests = spec.get("accessModes") or [], (spec.get("resources") or {}).get("requests") or {}
+        if not modes or set(modes) - _ACCESS:
+            yield f"has accessModes {modes}; one or more of {', '.join(sorted(_ACCESS))}"
+        yield from _quantities("resources.requests", {"storage": None, **requests})
+    for ruled in (spec, *(spec.get("ingress") or []), *(spec.get("egress") or [])):
+        yield from _ports(ruled.get("ports") or [], "port")
+
+
+def _broken_in_pods(pods: Pods) -> Iterator[str]:
+    volumes = pods.spec.get("volumes") or []
+    yield from _twice("volume", volumes, "name")
+    yield from _twice("container", pods.containers, "name")
+    for volume in volumes:
+        if len(sources := sorted(set(volume) - {"name"})) != 1:
+            yield f"volume {volume.get('name')} has {len(sources)} sources ({', '.join(sources)}); expected one"
+    for container in pods.containers:
+        if not container.get("image"):
+            yield f"container {container.get('name')} has the image {container.get('image')!r}"
+        yield from _ports(container.get("ports") or [], "containerPort")
+        yield from _twice("mountPath", container.get("volumeMounts") or [], "mountPath")
+        yield from _resources(container.get("resources") or {})
+
+
+def _resources(resources: Body) -> Iterator[str]:
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    yield from _quantities("requests", requests)
+    yield from _quantities("limits", limits)
+    for resource in sorted({*requests, *limits}):
+        asked, limit = requests.get(resource), limits.get(resource)
+        if "/" in resource:
+            # Devices are whole, and none is shared out twice.
+            if limit is None or (asked is not None and str(asked) != str(limit)):
+                yield f"requests {asked} {resource} and limits {limit}; devices need equal ones"
+            elif not str(limit).isdigit():
+                yield f"limits {limit} {resource}; devices are whole"
+        elif all(_QUANTITY.fullmatch(str(each)) for each in (asked, limit)) and amount(asked) > amount(limit):
+            yield f"requests {asked} {resource}, more than its limit of {limit}"
+
+
+def _ports(ports: Sequence[Body], field: str) -> Iterator[str]:
+    for name, value in ((name, port.get(name)) for port in ports for name in (field, "targetPort")):
+        if isinstance(value, int) and not 1 <= value <= 65535:
+            yield f"has {name} {value}; 1 to 65535"
+
+
+def _quantities(where: str, amounts: Mapping[str, object]) -> Iterator[str]:
+    for resource, quantity in amounts.items():
+        if not _QUANTITY.fullmatch(str(quantity)):
+            yield f"{where}.{resource} is {quantity!r}, which is no quantity such as 500m, 2 or 16Gi"
+
+
+def _twice(what: str, entries: Sequence[Body], field: str) -> Iterator[str]:
+    for name, count in Counter(entry.get(field) for entry in entries).items():
+        if count > 1:
+            yield f"has the {what} {name} {count} times"

@@ -1,4 +1,4 @@
-"""`scope k8s render|show|check|status|logs|fetch|doctor`; everything here can be done with kubectl alone."""
+"""`scope k8s render|show|check|status|fetch|doctor`; everything here can be done with kubectl alone."""
 
 import json
 import sys
@@ -162,18 +162,6 @@ def status(run: str, namespace: str | None, as_json: bool) -> None:
 
 @k8s.command()
 @click.argument("run")
-@click.option("--stage", help="Such as make-tasks; the newest Job of the run without it.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the Job ends.")
-@_NAMESPACE
-def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> None:
-    """Show the log of RUN's newest Job."""
-    cluster = Kubectl(namespace)
-    more = ["--follow"] if follow else []
-    sys.exit(cluster.follow("logs", f"job/{newest_job(cluster, run, stage)}", "--all-containers", *more))
-
-
-@k8s.command()
-@click.argument("run")
 @click.option(
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
@@ -322,7 +310,7 @@ def _volume(cluster: Kubectl) -> _Seen:
 
 def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
     """`status` (the ConfigMap's data), `jobs` in the order of their creation, and `servers`, as plain data."""
-    status_map, jobs = cluster.get("configmaps", status_name(run)), _jobs(cluster, f"{RUN}={run}")
+    status_map, jobs = cluster.get("configmaps", status_name(run)), cluster.objects("jobs", f"{RUN}={run}")
     if status_map is None and not jobs:
         raise ConfigError(
             f"{run}: no run of this name in the namespace; apply its folder, or give --namespace"
@@ -336,20 +324,8 @@ def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
         for body in cluster.objects("deployments", f"{RUN}={run}")
     ]
     status = (status_map or {}).get("data") or {}
+    jobs = sorted(jobs, key=lambda body: str(body["metadata"].get("creationTimestamp", "")))
     return {"run": run, "status": status, "jobs": [_job(body) for body in jobs], "servers": servers}
-
-
-def newest_job(cluster: Kubectl, run: str, stage: str | None) -> str:
-    """The name of the newest Job of a run, of one stage when given. Raises ConfigError when there is none."""
-    selector = f"{RUN}={run}" + (f",{STAGE}={stage}" if stage else "")
-    if not (jobs := _jobs(cluster, selector)):
-        raise ConfigError(f"{run}: no Job with {selector}; finished ones are deleted after a day")
-    return str(jobs[-1]["metadata"]["name"])
-
-
-def _jobs(cluster: Kubectl, selector: str) -> list[Body]:
-    found = cluster.objects("jobs", selector)
-    return sorted(found, key=lambda body: str(body["metadata"].get("creationTimestamp", "")))
 
 
 def _job(body: Body) -> dict[str, Any]:

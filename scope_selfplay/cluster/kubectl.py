@@ -94,10 +94,6 @@ class Kubectl:
         pipe = subprocess.PIPE
         return subprocess.Popen([_program(), *self._where, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
 
-    def follow(self, *arguments: str) -> int:
-        """Hand the terminal to kubectl, for as long as a person wants."""
-        return subprocess.run([_program(), *self._where, *arguments], check=False).returncode
-
     def _output(self, *arguments: str, text: str | None = None) -> str:
         done = self._run(*arguments, text=text)
         if done.returncode == 0:

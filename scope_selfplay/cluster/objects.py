@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.cluster.pods import ManifestContext, Owner, RunStage
-from scope_selfplay.cluster.servers import Server, server_deployment, server_service, servers_of
+from scope_selfplay.cluster.servers import server_deployment, server_service, servers_of
 from scope_selfplay.cluster.stages import (
     StageAttempt,
     nodes_of,
@@ -24,6 +24,10 @@ from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.folder import Stage
 
 Body = dict[str, Any]
+
+
+Amounts = defaultdict[str, float]
+"""Resource as a ResourceQuota calls it -> amount."""
 
 
 @dataclass(frozen=True)
@@ -53,45 +57,57 @@ class Pods:
 def planned_objects(
     config: RunConfig, packs: Sequence[str], iterations: Collection[int] = (0, 1)
 ) -> list[Body]:
-    """What the controller will create: the first attempt of every stage of these iterations, with its servers; every
-    Solver promoted."""
-    context = _context(config, packs)
+    """What the controller will create in these iterations."""
     steps = [RunStage(iteration, stage) for iteration, stage in stages_of(config) if iteration in iterations]
-    bodies = [body for step in steps for body in _stage_bodies(context, step)]
-    servers = {server.name: server for step in steps for server in _servers(config, step)}
-    return [*bodies, *_server_bodies(context, servers.values())]
+    bodies = [body for step in steps for body in step_objects(config, packs, step)]
+    return list({name_of(body): body for body in bodies}.values())
 
 
-def stage_objects(config: RunConfig) -> dict[str, list[Body]]:
-    """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
-    context = _context(config, ())
-    found: dict[str, list[Body]] = {}
-    for stage in Stage:
-        step = RunStage(1, stage)
-        # The Job that collects comes when the workers are done.
-        bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
-        found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
-    return found
+def step_objects(
+    config: RunConfig, packs: Sequence[str], step: RunStage, *, at_once: bool = False
+) -> list[Body]:
+    """The first attempt of a stage and all its servers, every Solver promoted.
 
-
-def _context(config: RunConfig, packs: Sequence[str]) -> ManifestContext:
-    return ManifestContext(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
-
-
-def _servers(config: RunConfig, step: RunStage) -> tuple[Server, ...]:
-    return servers_of(config, step, [True] * (config.iterations + 1))
-
-
-def _stage_bodies(context: ManifestContext, step: RunStage, *, at_once: int | None = None) -> list[Body]:
-    config = context.config
-    servers = _servers(config, step)
-    shards = stage_shards(shard_count(config, step.stage))[:at_once]
+    `at_once`: without the Job that collects when the workers are done.
+    """
+    owner = Owner(f"{config.name}-controller", "0" * 8)
+    context = ManifestContext(config, "0" * 16, tuple(packs), owner, 1)
+    servers = servers_of(config, step, [True] * (config.iterations + 1))
+    count = shard_count(config, step.stage)
+    shards = stage_shards(count)[: count if at_once else None]
     bodies = [stage_job(context, StageAttempt(step, 1, shard), servers) for shard in shards]
-    return [*bodies, rank_service(context, step)] if nodes_of(config, step.stage) > 1 else bodies
+    bodies += [rank_service(context, step)] if nodes_of(config, step.stage) > 1 else []
+    makers = (server_deployment, server_service)
+    return [*bodies, *(make(context, server) for server in servers for make in makers)]
 
 
-def _server_bodies(context: ManifestContext, servers: Iterable[Server]) -> list[Body]:
-    return [make(context, server) for server in servers for make in (server_deployment, server_service)]
+def stage_usage(config: RunConfig, beside: Sequence[Body] = ()) -> dict[str, Amounts]:
+    """By the stage's name in Jobs, what is taken at once while it runs: by its Jobs, its servers, those of the run, and
+    what is `beside` them."""
+    return {
+        stage.job_name: usage_of([*beside, *step_objects(config, (), RunStage(1, stage), at_once=True)])
+        for stage in Stage
+    }
+
+
+COUNTED = {
+    "Job": ("jobs", "count/jobs.batch"),
+    "Deployment": ("deployments", "count/deployments.apps"),
+    "Service": ("services", "services", "count/services"),
+}
+"""Kind -> its plural, and the resources of a quota that count it."""
+
+
+def usage_of(objects: Sequence[Body]) -> Amounts:
+    """What these Jobs, Deployments and Services take of a quota while all of them run."""
+    found = Amounts(float)
+    for body in objects:
+        for resource in COUNTED.get(str(body["kind"]), ("",))[1:]:
+            found[resource] += 1
+        for pods in pods_of([body]):
+            spec = body["spec"]
+            count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+    return found
 
 
 def name_of(body: Body) -> str:
@@ -121,18 +137,14 @@ def matches(selector: Body | None, labels: Mapping[str, str]) -> bool:
 
 
 def _fits(expression: Body, labels: Mapping[str, str]) -> bool:
-    key, values = expression["key"], expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case _:
-            return False
+    found, values = labels.get(expression["key"]), expression.get("values") or []
+    fits = {
+        "In": found in values,
+        "NotIn": found not in values,
+        "Exists": found is not None,
+        "DoesNotExist": found is None,
+    }
+    return fits.get(expression["operator"], False)
 
 
 def allows(
@@ -178,10 +190,6 @@ def _allows_port(allowed: Body, listener: Pods | None, number: int) -> bool:
     if isinstance(port, int):
         return bool(port <= number <= allowed.get("endPort", port))
     return port is None or (listener is not None and listener.ports.get(str(port)) == number)
-
-
-Amounts = defaultdict[str, float]
-"""Resource as a ResourceQuota calls it -> amount."""
 
 
 def readable(number: float) -> str:

@@ -34,6 +34,7 @@ from scope_selfplay.config.cluster import (
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import Stage
 
+_JOBS = ("python", "-m", "jobs")
 _KEPT = 604_800
 """Seconds for which a Job that ended can be looked at."""
 
@@ -41,25 +42,25 @@ _KEPT = 604_800
 def prepare_jobs(config: RunConfig) -> dict[str, list[Body]]:
     """The Jobs by the folder of the run from which they are applied; none where the run needs nothing."""
     prepare, images = config.cluster.prepare, config.cluster.images
-    jobs = [_job(config, name, options, 30, part=part) for part, (name, options) in downloads(config).items()]
+    jobs = [_job(config, *what, 30, part=part) for part, what in downloads(config).items()]
     if options := _index_options(config):
         # With a GPU it has the trainer's image: the worker's has no torch.
         image = images.trainer if prepare.index_job.gpus else ""
-        jobs.append(_job(config, "build-index", options, 100, pod=prepare.index_job, image=image))
+        jobs.append(_job(config, [*_JOBS, "build-index"], options, 100, pod=prepare.index_job, image=image))
     found = {"prepare": jobs}
     if options := warm_start_options(config):
-        made = _job(config, "warm-start", options, 6, pod=prepare.warm_start, image=images.trainer)
+        made = _job(config, [*_JOBS, "warm-start"], options, 6, pod=prepare.warm_start, image=images.trainer)
         made["spec"]["activeDeadlineSeconds"] = config.cluster.deadline
         found["prepare/warm-start"] = [made]
     if not any(found.values()):
         return {}
-    jobs.insert(0, _job(config, "probe-volume", ["--folder", VOLUME], 1))
+    jobs.insert(0, _job(config, [*_JOBS, "probe-volume"], ["--folder", VOLUME], 1))
     return found
 
 
 def _job(
     config: RunConfig,
-    command: str,
+    command: Sequence[str],
     options: Sequence[str],
     tries: int,
     *,
@@ -67,22 +68,21 @@ def _job(
     pod: PodConfig | None = None,
     image: str = "",
 ) -> Body:
-    """A Job that runs `python -m jobs COMMAND`; without a `pod` it is a small one. `part` is what a Job fetches."""
+    """A Job that runs a command; without a `pod` it is a small one. `part` is what a Job fetches."""
     extra: Body = {"args": list(options)}
     environment, mounts, grace = {}, [], 30
     if pod is None:
         amounts = {"cpu": "2", "memory": "8Gi"} if part else {"cpu": "250m", "memory": "512Mi"}
         extra["resources"] = {"requests": amounts, "limits": amounts}
-    if command == "fetch-model":
+    if command[-1] == "fetch-model":
         # The image is offline: only these pods ask the hub.
         environment = {"HF_HUB_OFFLINE": "0"}
         token = {"secret": {"secretName": "hub-token", "optional": True}}
         mounts = [Mount("token", token, "/etc/scope/hub")]
     if isinstance(pod, WarmStartConfig):
         environment, grace = {"SCOPE_PROCESSES": str(max(1, pod.gpus))}, GRACE
-    started = ["python", "-m", "jobs", command]
-    program = Program(image or config.cluster.images.worker, started, pod or PodConfig(), environment, extra)
-    name = f"fetch-{part}" if part else command
+    program = Program(image or config.cluster.images.worker, command, pod or PodConfig(), environment, extra)
+    name = f"fetch-{part}" if part else command[-1]
     labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
     spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
@@ -123,7 +123,7 @@ def evaluation_arguments(config: RunConfig, settings: EvaluationJobConfig) -> li
     return [first, *arguments, "--root", f"{run}/benchmarks", *settings.options]
 
 
-def downloads(config: RunConfig) -> dict[str, tuple[str, list[str]]]:
+def downloads(config: RunConfig) -> dict[str, tuple[list[str], list[str]]]:
     """What a Job `fetch-PART` brings to the volume: its command, and its options.
 
     A model's repository is named; it is a run's whose folder lies on the volume.
@@ -138,16 +138,16 @@ def downloads(config: RunConfig) -> dict[str, tuple[str, list[str]]]:
         "corpus": (prepare.corpus, config.corpus.path),
         "vectors": (prepare.vectors if has_index else None, _vectors_file(prepare)),
     }
-    found: dict[str, tuple[str, list[str]]] = {}
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for part, (repository, folder) in models.items():
         if repository and _is_on_volume(config, folder):
             name, _, commit = repository.partition("@")
             revision = ["--revision", commit] if commit else []
-            found[part] = ("fetch-model", ["--model", name, "--folder", folder, *revision])
+            found[part] = ([*_JOBS, "fetch-model"], ["--model", name, "--folder", folder, *revision])
     for part, (published, file) in files.items():
         if published is not None and _is_on_volume(config, file):
             urls = [word for url in published.urls for word in ("--url", url)]
-            found[part] = ("fetch-file", ["--file", file, "--sha256", published.sha256, *urls])
+            found[part] = (["scope", "index", "fetch"], [file, "--sha256", published.sha256, *urls])
     return found
 
 

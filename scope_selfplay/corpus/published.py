@@ -21,7 +21,7 @@ _TOLD_EVERY = 1_000_000
 _LOCK_TIMEOUT = 60.0
 
 
-def fetch_file(published: PublishedFile, file: Path, *, say: Say, token: str | None = None) -> None:
+def fetch_file(published: PublishedFile, file: Path, *, say: Say) -> None:
     """Bring `published` to `file`: as it is, or as JSON lines where `file` is a .jsonl and the published one is not.
 
     A file that is there and whole is left alone. Raises as `download`, CorpusError for a corpus that cannot be read.
@@ -41,14 +41,14 @@ def fetch_file(published: PublishedFile, file: Path, *, say: Say, token: str | N
                 return
             rows = ""
             if is_converted:
-                rows = f", {_make(published, source, file, say, token):,} passages"
+                rows = f", {_make(published, source, file, say):,} passages"
             else:
-                download(published, file, say=say, token=token)
+                download(published, file, say=say)
                 _write_receipt(published, file, file)
             say(f"{file}: {file.stat().st_size / 1e9:.1f} GB{rows}")
 
 
-def _make(published: PublishedFile, source: Path, file: Path, say: Say, token: str | None) -> int:
+def _make(published: PublishedFile, source: Path, file: Path, say: Say) -> int:
     """`file` out of the published one, brought to `source`; gives its passages. Raises ConfigError where no corpus can
     be made under this name.
     """
@@ -65,7 +65,7 @@ def _make(published: PublishedFile, source: Path, file: Path, say: Say, token: s
         say(f"{file}: begins anew; what had come has another checksum")
         source.unlink()
     if not source.exists():
-        download(published, source, say=say, token=token)
+        download(published, source, say=say)
     say(f"{file}: made from {published.name}")
     lines = file.with_name(f".{file.name}.lines")
     passages = _convert(source, lines, say)

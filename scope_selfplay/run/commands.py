@@ -14,7 +14,7 @@ import click
 
 from retrieval.commands import index as of_the_retriever
 from scope_selfplay.base.errors import ConfigError, OutsideError, did_you_mean
-from scope_selfplay.base.terminal import quiet_libraries, shown_progress
+from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress
 from scope_selfplay.base.values import CorpusReader, Document, ToolCall
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
@@ -156,6 +156,8 @@ def fetch(file: Path, urls: tuple[str, ...], sha256: str, *, as_json: bool) -> N
     from scope_selfplay.corpus.published import fetch_file
     from scope_selfplay.store.fetch import PublishedFile, checked_sha256
 
+    # A Job of a cluster runs this as the first process of its container.
+    end_on_sigterm()
     published = PublishedFile(urls, checked_sha256(sha256))
     with shown_progress() as progress:
         fetch_file(published, file, say=progress.say)

@@ -52,7 +52,7 @@ def checked_sha256(text: str) -> str:
     return text.lower()
 
 
-def download(published: PublishedFile, file: Path, *, say: Say, token: str | None = None) -> None:
+def download(published: PublishedFile, file: Path, *, say: Say) -> None:
     """Bring `published` to `file`, unless it is there.
 
     Raises ConfigError for what the place does not have or does not give, and for another checksum; OutsideError where
@@ -66,7 +66,7 @@ def download(published: PublishedFile, file: Path, *, say: Say, token: str | Non
         file.parent.mkdir(parents=True, exist_ok=True)
         sizes = _sizes_of_whole_parts(published, part, parts, say)
         for url in published.urls[len(sizes) :]:
-            asyncio.run(_bring(url, part, sum(sizes), say, token))
+            asyncio.run(_bring(url, part, sum(sizes), say))
             sizes.append(part.stat().st_size - sum(sizes))
             write_atomic(parts, json.dumps({"urls": published.urls, "sizes": sizes}))
         advice = f"correct the URL or the checksum, or remove {part} to download it again"
@@ -126,10 +126,9 @@ def web_address(url: str) -> str:
     return hf_hub_url(f"{owner}/{name}", path, repo_type=kind.removesuffix("s"), revision=revision or "main")
 
 
-async def _bring(url: str, part: Path, start: int, say: Say, token: str | None) -> None:
+async def _bring(url: str, part: Path, start: int, say: Say) -> None:
     """Append what is missing of the part that begins at byte `start`; several tries, each from where the last ended."""
     address, fault = web_address(url), ""
-    headers = {"Authorization": f"Bearer {token}"} if token and url.startswith(HUB) else {}
     # A proxy is whatever the environment names; the checksum decides what is believed.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session:
@@ -137,7 +136,7 @@ async def _bring(url: str, part: Path, start: int, say: Say, token: str | None) 
             if number:
                 await asyncio.sleep(min(LONGEST_PAUSE, 2.0**number))
             try:
-                await _try(session, address, headers, part, start, say)
+                await _try(session, address, part, start, say)
             except (aiohttp.ClientError, TimeoutError) as error:
                 fault = " ".join(str(error).split())[:160] or type(error).__name__
                 say(f"{url}: {fault}; going on")
@@ -146,13 +145,11 @@ async def _bring(url: str, part: Path, start: int, say: Say, token: str | None) 
     raise OutsideError(f"{url}: did not answer well ({fault}); run this again, it goes on where it was")
 
 
-async def _try(
-    session: aiohttp.ClientSession, address: str, headers: dict[str, str], part: Path, start: int, say: Say
-) -> None:
+async def _try(session: aiohttp.ClientSession, address: str, part: Path, start: int, say: Say) -> None:
     with part.open("ab") as file:
         at = os.fstat(file.fileno()).st_size
         # As it is published: bytes that are compressed on their way have neither its checksum nor its ranges.
-        asked = headers | {"Range": f"bytes={at - start}-", "Accept-Encoding": "identity"}
+        asked = {"Range": f"bytes={at - start}-", "Accept-Encoding": "identity"}
         async with session.get(address, headers=asked) as response:
             if response.status == _WHOLE and at > start:
                 return
@@ -162,8 +159,7 @@ async def _try(
                 )
             if response.status not in (200, 206):
                 raise ConfigError(
-                    f"{address}: answered {response.status} {response.reason}; correct the URL, or give a token where "
-                    "it is not public"
+                    f"{address}: answered {response.status} {response.reason}; correct the URL of a file that is public"
                 )
             if response.status == 200:
                 # It does not know ranges: all of it comes again.

@@ -40,7 +40,6 @@ ELSEWHERE = {
     "scope k8s check --cluster ": "a cluster: tests/unit/k8s/test_check_cluster.py",
     "scope k8s status ": "a cluster: tests/unit/k8s/test_kubectl.py",
     "scope k8s fetch ": "a cluster: tests/unit/k8s/test_fetch.py, tests/cluster/test_pods.py",
-    "scope k8s logs ": "a cluster: tests/unit/k8s/test_kubectl.py",
     "python -m jobs ": "a run on a volume and its servers: tests/integration/jobs",
     "scope index fetch ": "the network: tests/unit/downloads",
     "scope index build wikipedia-2018.jsonl ": "the dump of Wikipedia, an encoder and a GPU",

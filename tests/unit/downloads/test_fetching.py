@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs.__main__ import jobs
 from scope_selfplay.base.errors import ConfigError, CorpusError, ExitCode, OutsideError, StorageError
 from scope_selfplay.corpus import published as corpus
 from scope_selfplay.corpus.published import fetch_file
@@ -294,7 +293,7 @@ def test_a_place_of_the_hub_is_a_url() -> None:
             web_address(wrong)
 
 
-def test_the_commands_and_the_job_say_where_it_is_and_what_is_wrong(place: Place, tmp_path: Path) -> None:
+def test_the_commands_say_where_it_is_and_what_is_wrong(place: Place, tmp_path: Path) -> None:
     from scope_selfplay.cli import cli
 
     url = place.has("psgs.tsv.gz", TSV)
@@ -305,15 +304,15 @@ def test_the_commands_and_the_job_say_where_it_is_and_what_is_wrong(place: Place
     done = CliRunner().invoke(cli, ["index", "fetch", "a", "--url", url, "--sha256", "12"])
     assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
 
-    asked = ["fetch-file", "--file", str(tmp_path / "d.tsv.gz"), "--url", url, "--sha256"]
-    done = CliRunner().invoke(jobs, [*asked, sha256(TSV).upper()])
+    asked = ["index", "fetch", str(tmp_path / "d.tsv.gz"), "--url", url, "--sha256"]
+    done = CliRunner().invoke(cli, [*asked, sha256(TSV).upper()])
     assert done.exit_code == 0 and (tmp_path / "d.tsv.gz").read_bytes() == TSV
     requests = len(place.asked)
-    done = CliRunner().invoke(jobs, [*asked, sha256(TSV)[:-1]])
+    done = CliRunner().invoke(cli, [*asked, sha256(TSV)[:-1]])
     assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
     assert len(place.asked) == requests
 
     place.status = 503
-    arguments = ["fetch-file", "--file", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
-    done = CliRunner().invoke(jobs, arguments)
+    arguments = ["index", "fetch", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
+    done = CliRunner().invoke(cli, arguments)
     assert isinstance(done.exception, OutsideError) and done.exception.exit_code == ExitCode.OUTSIDE

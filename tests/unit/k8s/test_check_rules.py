@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scope_selfplay.cluster.check_pods import reference_problems
-from scope_selfplay.cluster.check_rules import rule_problems
+from scope_selfplay.cluster.check_pods import reference_problems, rule_problems
 from tests.unit.k8s.planted import PLANTED, Objects, tiny_objects
 
 

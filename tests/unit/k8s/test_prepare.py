@@ -161,11 +161,11 @@ def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(
     assert {body["metadata"]["labels"]["scope/prepares"] for body in jobs.values()} == {"r1"}
     pods = {name: body["spec"]["template"]["spec"]["containers"][0] for name, body in jobs.items()}
     for name in ("r1-fetch-corpus", "r1-fetch-vectors"):
-        assert pods[name]["command"] == ["python", "-m", "jobs", "fetch-file"]
+        assert pods[name]["command"] == ["scope", "index", "fetch"]
     assert pods["r1-fetch-corpus"]["args"] == [
-        *("--file", "/data/corpus.jsonl", "--sha256", "ab" * 32, "--url", PUBLISHED["urls"][0])
+        *("/data/corpus.jsonl", "--sha256", "ab" * 32, "--url", PUBLISHED["urls"][0])
     ]
-    assert pods["r1-fetch-vectors"]["args"][:2] == ["--file", vectors]
+    assert pods["r1-fetch-vectors"]["args"][0] == vectors
     assert [word for word in pods["r1-fetch-vectors"]["args"] if word.startswith("hf:")] == PARTS["urls"]
     assert pods["r1-build-index"]["args"][-2:] == ["--vectors", vectors]
     assert list(manual_steps(config_of(prepare={"model": "team/m0", "corpus": PUBLISHED}))) == []
