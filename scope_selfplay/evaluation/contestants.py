@@ -31,7 +31,7 @@ from scope_selfplay.run import engines
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import PolicyVersion
-from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
+from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.store.files import read_value
 from scope_selfplay.store.folder import Policy, RunFolder
 from scope_selfplay.store.reader import find_run
@@ -107,9 +107,7 @@ class EvaluatedRun(Run):
 
     @cached_property
     def context(self) -> RunContext:
-        searcher: Searcher = NothingToSearch()
-        if self.documents and self.config.solver.max_search_turns:
-            searcher = open_retriever(self.config.search, self.documents, self.folder, self.outages.append)
+        searcher = self.searcher if self.config.solver.max_search_turns else NothingToSearch()
         activity = Activity(lambda note: self.progress.pulse(note))
         return RunContext(
             self.config, self.pack, searcher, MeteredJudge(VerifierJudge()), (), activity, self.sampling

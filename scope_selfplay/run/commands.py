@@ -6,14 +6,14 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from retrieval.commands import index as of_the_retriever
-from scope_selfplay.base.errors import ConfigError, OutsideError, did_you_mean
+from scope_selfplay.base.errors import ConfigError, did_you_mean
 from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress
 from scope_selfplay.base.values import CorpusReader, Document, ToolCall
 from scope_selfplay.config.load import load_config
@@ -21,8 +21,6 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.dialects.turns import Call
 from scope_selfplay.prompts.folder import load_pack, pack_path
-from scope_selfplay.search.mcp import open_tools
-from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.search.tools import (
     SEARCH,
     OpenTools,
@@ -254,29 +252,17 @@ async def _called(tool: Tool, given: dict[str, Any], found: Sequence[Tool], sett
 @contextmanager
 def _opened(settings: RunConfig) -> Iterator[list[Tool]]:
     """The tools of a config, search first."""
-
-    def down(outage: OutsideError) -> None:
-        """The call itself says it."""
-
-    with tempfile.TemporaryDirectory() as folder:
-        searcher = _searcher(settings, RunFolder(Path(folder)), down)
-        opened = open_tools(settings.tools, searcher, down)
-        try:
-            search = (
-                [] if isinstance(searcher, NothingToSearch) else [search_tool(searcher, settings.search.topk)]
-            )
-            yield [*search, *opened.tools]
-        finally:
-            opened.close()
-
-
-def _searcher(settings: RunConfig, folder: RunFolder, down: Callable[[OutsideError], None]) -> Searcher:
     from scope_selfplay.run.begin import run_documents
+    from scope_selfplay.run.run import Run
 
-    if settings.corpus.path == "none":
-        return NothingToSearch()
-    documents: list[Document] = run_documents(settings, load_pack(pack_path(settings.domain)))
-    return open_retriever(settings.search, documents, folder, down)
+    pack = load_pack(pack_path(settings.domain))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Run(settings, RunFolder(Path(folder)), pack)) as run,
+    ):
+        run.documents = run_documents(settings, pack)
+        search = [search_tool(run.searcher, settings.search.topk)] if run.documents else []
+        yield [*search, *run.opened_tools.tools]
 
 
 def _parsed(arguments: str) -> dict[str, Any] | None:

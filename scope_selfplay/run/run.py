@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import OutsideError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Activity, Progress
 from scope_selfplay.base.values import Document, Key, Provenance, Role
@@ -48,8 +47,6 @@ class Run:
     attempt: int = 1
     outages: list[OutsideError] = field(default_factory=list)
     """Servers that were down for longer than the run waits: what failed with them is not kept."""
-    opened_tools: OpenedTools = field(default_factory=OpenedTools)
-    """With the processes and connections behind them; `close` ends these."""
 
     @cached_property
     def base(self) -> Path:
@@ -75,26 +72,26 @@ class Run:
         """Everything that can be searched: the source documents and those of the held-out tasks."""
         return read_records(self.folder.corpus, Document)
 
-    @property
-    def gates(self) -> tuple[Gate, ...]:
-        """The config's, else those of the prompt pack."""
-        return self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
+    @cached_property
+    def searcher(self) -> Searcher:
+        search = (self.config.search, self.documents, self.folder, self.outages.append, self._say)
+        return open_retriever(*search) if self.documents else cast(Searcher, NothingToSearch())
+
+    @cached_property
+    def opened_tools(self) -> OpenedTools:
+        """The Solver's besides search, with the processes and connections behind them; `close` ends these."""
+        return open_tools(self.config.tools, self.searcher, self.outages.append)
 
     @cached_property
     def context(self) -> RunContext:
-        config, searcher = self.config, cast(Searcher, NothingToSearch())
-        if self.documents:
-            searcher = open_retriever(
-                config.search, self.documents, self.folder, self.outages.append, self._say
-            )
+        config, searcher, tools = self.config, self.searcher, self.opened_tools.tools
         if config.judge.noise:
             self.progress.say(f"the judge errs on purpose: {config.judge.noise.description} (judge.noise)")
-        self.opened_tools = open_tools(config.tools, searcher, self.outages.append)
-        other = self.opened_tools.tools
         if config.tools:
-            check_same_tools(self.folder, other)
+            check_same_tools(self.folder, tools)
+        gates = self.pack.domain.gates if config.judge.gates is None else config.judge.gates
         judge, activity = MeteredJudge(self.open_judge()), Activity(lambda note: self.progress.pulse(note))
-        return RunContext(config, self.pack, searcher, judge, self.gates, activity, self.sampling, other)
+        return RunContext(config, self.pack, searcher, judge, gates, activity, self.sampling, tools)
 
     @cached_property
     def sampling(self) -> SamplingProcesses | None:
@@ -103,11 +100,10 @@ class Run:
 
     def close(self) -> None:
         """End the processes that sample beside this one, and those of tools, if there are any."""
-        self.opened_tools.close()
-        processes = self.__dict__.pop("sampling", None)
-        self.__dict__.pop("context", None)
-        if processes is not None:
-            processes.close()
+        for name in ("context", "opened_tools", "sampling"):
+            opened = self.__dict__.pop(name, None)
+            if hasattr(opened, "close"):
+                opened.close()
 
     def check_outages(self) -> None:
         """Raises OutsideError when a server was down for too long; call it before results are kept."""
