@@ -72,9 +72,9 @@ def _fields(given: object) -> object:
 class EngineConfig(ConfigSection):
     """A search engine of somebody else that holds the passages, a row each (docs/retrieval.md)."""
 
-    name: Literal["scope", "elasticsearch", "opensearch", "qdrant"] = "scope"
-    """What is searched: `scope` is `scope serve-retriever` at `search.url`, or BM25 in this process."""
-    index: str | None = None
+    name: Literal["elasticsearch", "opensearch", "qdrant"]
+    """What answers at `search.url`."""
+    index: str = Field(min_length=1)
     """Name of the index, alias or collection."""
     fields: Annotated[dict[PassageField, str | None], BeforeValidator(_fields)] = Field(
         default_factory=lambda: dict(_FIELDS)
@@ -86,16 +86,15 @@ class EngineConfig(ConfigSection):
     its family (E5, MiniLM). Qdrant needs it."""
 
     def mistakes(self) -> Iterator[str]:
-        if self.name == "scope":
-            if self != EngineConfig.model_construct(name="scope"):
-                yield "expected the name of an engine beside its settings, such as name: qdrant"
-            return
-        if not self.index:
-            yield f"{self.name} needs index: the name of its index or collection"
         if self.name == "qdrant" and self.encoder is None:
             yield "qdrant compares vectors: name the encoder of its passages"
         if self.name != "qdrant" and (self.encoder or self.fields.get("vector")):
             yield f"{self.name} is asked for words: it takes no encoder and no vector"
+
+
+def _of_others(given: object) -> object:
+    """Earlier releases called our own retriever the engine scope."""
+    return None if isinstance(given, Mapping) and given.get("name") == "scope" else given
 
 
 class SearchConfig(ConfigSection):
@@ -112,10 +111,12 @@ class SearchConfig(ConfigSection):
     """Environment variable that holds the retriever's bearer token, or the engine's API key or `user:password`."""
     outage: float = Field(default=600.0, gt=0)
     """Seconds for which a search waits for a retriever that is down; then the stage stops and can be resumed."""
-    engine: EngineConfig = EngineConfig()
+    engine: Annotated[EngineConfig | None, BeforeValidator(_of_others)] = None
+    """A search engine of somebody else at `url`: its `name`, `index`, `fields` and `encoder` (docs/retrieval.md). When
+    left out, `scope serve-retriever` answers there."""
 
     def mistakes(self) -> Iterator[str]:
-        if self.engine.name != "scope" and self.url is None:
+        if self.engine is not None and self.url is None:
             yield f"engine {self.engine.name} needs url: its address, such as http://127.0.0.1:9200"
 
 

@@ -266,7 +266,7 @@ class RunConfig(ConfigSection):
             "solver": {"save_every"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
-            "search": OPERATION_OF_SEARCH | ({"engine": True} if self.search.engine.name == "scope" else {}),
+            "search": OPERATION_OF_SEARCH | ({} if self.search.engine else {"engine": True}),
             "partners": True,
             "cluster": True,
             "compare": {"stop", "tolerance", "benchmarks"},

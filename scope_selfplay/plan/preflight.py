@@ -190,7 +190,7 @@ def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
     there += f"; {found.found} of {found.asked} of the run's {len(documents):,} documents were found by their own text"
     if found.found == found.asked:
         return Finding("retriever", there, State.OK)
-    command = "build CONFIG INDEX" if config.search.engine.name == "scope" else "documents CONFIG LINES"
+    command = "documents CONFIG LINES" if config.search.engine else "build CONFIG INDEX"
     advice = f"index the documents as the run cuts them: `scope index {command}`"
     return Finding("retriever", there, State.WARNING if found.found else State.STOP, advice)
 

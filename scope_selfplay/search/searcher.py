@@ -248,7 +248,7 @@ async def ask_retriever(
         ) from None
     except SearchError as error:
         known = _misconfigured(error) if isinstance(error, RefusedError) else None
-        expected = "`scope serve-retriever`" if settings.engine.name == "scope" else settings.engine.name
+        expected = settings.engine.name if settings.engine else "`scope serve-retriever`"
         raise known or RunMismatchError(f"search.url: {error}; expected {expected}") from None
     hits = sum(
         any(document.text.strip() in passage.text or passage.id == document.id for passage in passages)
@@ -306,7 +306,7 @@ def _client(
         "retry_policy": RetryPolicy(deadline=deadline, attempt=60.0, attempts=None, cuts_last=True),
         "say": say,
     }
-    if engine.name == "scope":
+    if engine is None:
         return HttpSearcher(settings.url, expected_identity=expected, token=key, **told)
     # An engine takes `user:password`, a token, or Elasticsearch's own kind.
     scheme = "ApiKey" if engine.name == "elasticsearch" else "Bearer"

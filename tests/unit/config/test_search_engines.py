@@ -9,15 +9,15 @@ from scope_selfplay.config.load import load_config
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("{engine: {index: wiki}}", "expected the name of an engine"),
+        ("{engine: {index: wiki}}", "search.engine.name: .* field required"),
         ("{engine: {name: solr}}", "elasticsearch"),
-        ("{url: 'http://a', engine: {name: elasticsearch}}", "needs index"),
+        ("{url: 'http://a', engine: {name: elasticsearch}}", "search.engine.index: .* field required"),
         ("{engine: {name: elasticsearch, index: wiki}}", "engine elasticsearch needs url"),
         ("{url: 'http://a', engine: {name: qdrant, index: wiki}}", "name the encoder"),
         ("{url: 'http://a', engine: {name: opensearch, index: wiki, encoder: minilm}}", "asked for words"),
         (
             "{url: 'http://a', engine: {name: lancedb, index: wiki}}",
-            "found 'lancedb', input should be 'scope'",
+            "found 'lancedb', input should be 'elasticsearch'",
         ),
     ],
 )
@@ -39,4 +39,4 @@ def test_where_an_engine_is_does_not_change_what_a_run_computes_but_its_index_do
     here, there = (load_config(None, [engine.format("wiki", f"'http://{host}'")]) for host in ("a", "b"))
     assert here.hash == there.hash
     assert load_config(None, [engine.format("other", "'http://a'")]).hash != here.hash
-    assert load_config(None, ["search.engine.name=scope"]).hash == load_config(None).hash
+    assert load_config(None, ["search.engine={name: scope, index: null}"]).hash == load_config(None).hash
