@@ -265,34 +265,20 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
 
 
 @jobs.command()
-@_RUN[0]
-@_RUN[2]
 @click.option("--index", type=_PATH, required=True, help="Folder of the index.")
-@click.option("--source", type=_PATH, help="Corpus; the config's documents, and BM25, without it.")
+@click.option("--source", type=_PATH, required=True, help="Corpus.")
 @click.option("--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def build_index(
-    config: Path,
-    prompts: Path,
-    index: Path,
-    source: Path | None,
-    *,
-    patience: float,
-    options: tuple[str, ...],
-) -> None:
-    """Build the index that the retriever serves; OPTIONS, after --, are those of `scope index build`.
+def build_index(index: Path, source: Path, patience: float, options: tuple[str, ...]) -> None:
+    """`scope index build`, with OPTIONS after --, of what is still on its way to the volume.
 
-    Corpus, encoder and vectors may still be on their way: it waits for them a while, then gives its place to others and
-    ends with 75.
+    It waits a while for corpus, encoder and vectors, then gives its place to others and ends with 75.
     """
     from retrieval.commands import build
 
-    if source is not None:
-        brought = [Path(value) for name, value in pairwise(options) if name in ("--encoder", "--vectors")]
-        _wait_for([source, *(path for path in brought if path.is_absolute())], patience)
-    index.parent.mkdir(parents=True, exist_ok=True)
-    given = source or _documents_of(config, index, prompts)
-    build.main([str(given), str(index), *options], standalone_mode=False)
+    brought = [Path(value) for name, value in pairwise(options) if name in ("--encoder", "--vectors")]
+    _wait_for([source, *(path for path in brought if path.is_absolute())], patience)
+    build.main([str(source), str(index), *options], standalone_mode=False)
 
 
 def _wait_for(inputs: Sequence[Path], patience: float) -> None:
@@ -305,20 +291,6 @@ def _wait_for(inputs: Sequence[Path], patience: float) -> None:
                 "cluster.prepare names, anything else is to be copied there; this goes on by itself"
             )
         time.sleep(min(10.0, max(0.1, end - time.monotonic())))
-
-
-def _documents_of(config: Path, index: Path, packs: Path) -> Path:
-    """The documents of a run as one file beside its index, the same as its stages search."""
-    from scope_selfplay.config.load import load_config
-    from scope_selfplay.prompts.folder import load_pack, pack_path
-    from scope_selfplay.run.begin import run_documents
-    from scope_selfplay.store.files import write_records
-
-    file = index.with_name(f"{index.name}.documents.jsonl")
-    if not file.exists():
-        run = load_config(config)
-        write_records(file, run_documents(run, load_pack(pack_path(run.domain, packs))))
-    return file
 
 
 @jobs.command()

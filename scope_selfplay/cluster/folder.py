@@ -208,13 +208,8 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
     if cluster.tiny and cluster.retriever.serve:
         # A small world's index is made in seconds, before the controller starts. The larger request of both containers
         # is held for as long as the controller lives: no more than its own.
-        given = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--index", cluster.retriever.index]
-        index = Program(
-            cluster.images.worker,
-            ["python", "-m", "jobs", "build-index"],
-            PodConfig(),
-            extra={"args": given, "resources": resources},
-        )
+        given = {"args": [f"{CONFIG_FOLDER}/run.yaml", cluster.retriever.index], "resources": resources}
+        index = Program(cluster.images.worker, ["scope", "index", "build"], PodConfig(), extra=given)
         needed = [
             Mount("data", None, VOLUME, read_only=False),
             Mount("tmp", None, "/tmp", read_only=False),
