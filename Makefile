@@ -88,8 +88,8 @@ bench-ranks: setup ## 200 plans of faults and stops on two and three training ra
 	$(BIN)/python -m benchmarks.ranks $(ARGS)
 
 bench-retrieval: setup ## the retriever against the field's design, and every index profile
-	$(BIN)/python -m benchmarks.retrieval servers
-	$(BIN)/python -m benchmarks.retrieval profiles
+	$(BIN)/python -m benchmarks.retrieval
+	$(BIN)/python -m benchmarks.profiles
 
 bench-judge: setup ## the judge client against a loopback engine
 	$(BIN)/python -m benchmarks.judge

@@ -1,10 +1,13 @@
 """Every index profile on made-up data: build time, size, recall, queries per CPU second.
 
+    python -m benchmarks.profiles [--rows 1000000] [--dimensions 768]
+
 The vectors have the structure of text embeddings (`clustered`), the passages of `bm25` words that are as unevenly
 frequent as those of a language. A profile that its recall gate would refuse still gets its row, with the best that
 it reached.
 """
 
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.options import read_options
 from retrieval.bm25 import Bm25Index
 from retrieval.build import Recipe, build_bm25
 from retrieval.dense import (
@@ -64,6 +68,12 @@ class Trained(NamedTuple):
 
     centroids: Vectors
     seconds: float
+
+
+def main() -> None:
+    options = read_options(__doc__, rows=1_000_000, dimensions=768)
+    with tempfile.TemporaryDirectory() as folder:
+        compare_profiles(Path(folder), options.rows, options.dimensions)
 
 
 def compare_profiles(folder: Path, rows: int, dimensions: int) -> None:
@@ -220,3 +230,7 @@ def rate_of(search: ExhaustiveSearch | IvfIndex, queries: Vectors) -> float:
     for first in range(0, len(queries), 32):
         search.nearest(queries[first : first + 32], 3)
     return len(queries) / (time.process_time() - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,12 @@
 """Our retrieval server against the field's baseline design, on one machine in one run: ratios, CPU seconds
 first.
 
-    python -m benchmarks.retrieval servers  [--queries 256]
-    python -m benchmarks.retrieval profiles [--rows 1000000] [--dimensions 768]
+    python -m benchmarks.retrieval [--queries 256]
 
-`servers` builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2, so no
-download is needed) and serves it with both servers. The clients run in this process and are not
-counted. `profiles` measures each index profile on made-up rows with the structure of text.
+Builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2, so no download is needed) and
+serves it with both servers. The clients run in this process and are not counted.
 """
 
-import argparse
 import asyncio
 import os
 import random
@@ -27,6 +24,7 @@ import numpy as np
 import psutil
 
 from benchmarks.markdown import markdown
+from benchmarks.options import read_options
 
 ROOT = Path(__file__).parents[1]
 CLIENTS = (1, 16, 64)
@@ -60,23 +58,9 @@ class Measured(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    servers = commands.add_parser("servers")
-    servers.add_argument("--queries", type=int, default=256, help="different queries per run")
-    profiles = commands.add_parser("profiles")
-    profiles.add_argument("--rows", type=int, default=1_000_000)
-    profiles.add_argument("--dimensions", type=int, default=768)
-    options = parser.parse_args()
+    options = read_options(__doc__, queries=256)
     with tempfile.TemporaryDirectory() as folder:
-        if options.command == "servers":
-            asyncio.run(compare_servers(Path(folder), options.queries))
-        else:
-            from benchmarks.profiles import compare_profiles
-
-            compare_profiles(Path(folder), options.rows, options.dimensions)
+        asyncio.run(compare_servers(Path(folder), options.queries))
 
 
 async def compare_servers(folder: Path, count: int) -> None:

@@ -1,18 +1,17 @@
 """The papers' ablations on the embedded world, with seeds and intervals.
 
-    python -m benchmarks.ablations [--only NAME ...] [--seeds 1 2 3 4 5] [--jobs 2] [--root FOLDER] [--write]
+    python -m benchmarks.ablations [--only NAME ...] [--seeds 1 2 3 4 5] [--jobs 1] [--root FOLDER] [--write]
 
 Each arm is a run of `scope run` or `scope fork` under the root. Killed at any moment, the same command goes on; what is
 finished is only read. A section per ablation is written beside the runs, and with --write all sections that there are
 become docs/ablations.md.
 """
 
-import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.ablations.arms import Arm, Laboratory, make_all
+from benchmarks.ablations.arms import Arm, Laboratory, make_all, read_laboratory
 from benchmarks.ablations.measures import FinishedRun, Measure
 from benchmarks.ablations.page import Key, write_section
 from benchmarks.ablations.studies import ABLATIONS, Ablation
@@ -21,15 +20,8 @@ from benchmarks.scope_command import ROOT
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=ABLATIONS, default=list(ABLATIONS), metavar="NAME")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=2, help="runs side by side")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--write", action="store_true", help="make docs/ablations.md of the sections")
-    options = parser.parse_args()
-    laboratory = Laboratory(options.root.resolve(), tuple(options.overrides))
+    options = read_laboratory(__doc__, list(ABLATIONS), "docs/ablations.md of the sections")
+    laboratory = options.laboratory
     for name in options.only:
         ablation = ABLATIONS[name]
         make_all(ablation.arms, options.seeds, laboratory, options.jobs)

@@ -3,13 +3,14 @@
 A finished run is not run again, a killed one goes on: `scope run` resumes, and a fork is whole or absent.
 """
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from benchmarks.scope_command import run_scope
+from benchmarks.scope_command import ROOT, run_scope
 from benchmarks.warm_start import POLICY, WORDY, train
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.config.load import load_config
@@ -76,6 +77,20 @@ class Laboratory:
         if arm.of is not None:
             return load_config(self.folder(arm.of, seed) / "run.yaml", settings, options={"name": arm.name})
         return load_config(DEFAULT_CONFIG, settings, options={"name": arm.name, "seed": seed})
+
+
+def read_laboratory(doc: str | None, names: Sequence[str], pages: str) -> Namespace:
+    """Options of a benchmark over arms and seeds: `only`, `seeds`, `jobs`, `write`, and its `laboratory`."""
+    parser = ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="NAME")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs side by side")
+    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--write", action="store_true", help=f"renew {pages}")
+    options = parser.parse_args()
+    options.laboratory = Laboratory(options.root.resolve(), tuple(options.overrides))
+    return options
 
 
 def make_all(arms: Sequence[Arm], seeds: Sequence[int], laboratory: Laboratory, jobs: int) -> None:

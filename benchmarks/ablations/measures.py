@@ -1,25 +1,27 @@
 """What is read off a finished run: values by what they are about, judged anew without noise where a judge is needed."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.line_chart import Point
-from benchmarks.sampled_scores import sampled_scores
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate, estimate_mean
-from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout, Rubric
+from scope_selfplay.base.values import Candidate, CandidateStatus, Role, Rollout, Rubric
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.protocol import GateQuestion, Judge, grade_answer
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.run import Run
-from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.stages.work import accepted_in
+from scope_selfplay.store.files import read_records, read_rows, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 
 Values = Mapping[str, float]
 """By the task, the candidate or the step that a value is about: equal names in two arms are a pair."""
+SAMPLES = 4
 
 
 class FinishedRun:
@@ -29,9 +31,11 @@ class FinishedRun:
         self.folder = RunFolder(path)
         config = load_config(self.folder.config)
         honest = config.judge.model_copy(update={"noise": None})
-        run = Run(config.model_copy(update={"judge": honest}), self.folder, load_pack(self.folder.prompts))
-        self.documents = {document.id: document for document in run.documents}
-        self.judge: Judge = run.open_judge()
+        self.run = Run(
+            config.model_copy(update={"judge": honest}), self.folder, load_pack(self.folder.prompts)
+        )
+        self.documents = {document.id: document for document in self.run.documents}
+        self.judge: Judge = self.run.open_judge()
 
     def iterations_with(self, stage: Stage) -> list[int]:
         folders = sorted(self.folder.path.glob(f"iteration-*/{stage.value}"))
@@ -70,8 +74,37 @@ def asked_scores(run: FinishedRun, iteration: int) -> Values:
 
 
 def sampled(run: FinishedRun, iteration: int) -> Values:
-    """Of S_t's sampled answers: what moves long before a greedy answer turns over."""
-    return sampled_scores(run.folder.path, iteration)
+    """Mean scores of some answers at temperature 1 of S_t to each held-out task: the greedy ones hide rare errors, and
+    turn over long after these have moved.
+
+    They are kept beside the run under the name of the weights: runs that lie side by side share their held-out tasks.
+    """
+    name = f"sampled-{SAMPLES}-{run.run.solver(iteration).identity}.json"
+    kept = run.folder.path.parent / name
+    if not kept.exists():
+        write_atomic(kept, json.dumps(_sampled(run.run, iteration)) + "\n")
+    values: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
+    return values
+
+
+def _sampled(run: Run, iteration: int) -> dict[str, float]:
+    context, solver = run.context, run.player(run.solver(iteration), Role.SOLVER)
+
+    async def score(candidate: Candidate, sample: int) -> tuple[str, float]:
+        assert candidate.task is not None and candidate.rubric is not None
+        key = (run.config.seed, "sampled", iteration, candidate.task.id, sample)
+        rollout = await context.answer(solver, key, candidate.task)
+        grade = await grade_answer(context.judge, candidate.task, candidate.rubric, rollout, key=key)
+        return candidate.task.id, grade.score or 0.0
+
+    tasks, totals = accepted_in(run.folder.stage(0, Stage.TASKS)), dict[str, float]()
+    try:
+        found = _all(score(task, sample) for task in tasks for sample in range(SAMPLES))
+    finally:
+        run.close()
+    for task, value in found:
+        totals[task] = totals.get(task, 0.0) + (value or 0.0) / SAMPLES
+    return totals
 
 
 def on_source(run: FinishedRun, iteration: int) -> Values:

@@ -8,7 +8,6 @@ and TRL agree; wheels are for the Python that runs this, or for `--python`. They
 and without what nothing here loads (`UNUSED`).
 """
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu.prove import REPOSITORY
+from benchmarks.options import read_options
 
 LARGEST = 60 * 2**20
 """Bytes of the bundle."""
@@ -54,7 +54,7 @@ LOCK = REPOSITORY / "k8s" / "images" / "lock.txt"
 
 
 def main() -> None:
-    options = _options()
+    options = read_options(__doc__, out=Path("build/prove-gpu"), python="")
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder) / "wheels"
         download(wheels, options.python)
@@ -76,7 +76,7 @@ def _locked() -> Iterable[tuple[str, str]]:
         yield canonicalize_name(name), pinned
 
 
-def download(folder: Path, python: str | None) -> None:
+def download(folder: Path, python: str) -> None:
     """The wheels of all that the proof imports, without what is there already or needless.
 
     Package by package, by what each wheel says that it needs: pip itself would fetch torch for gigabytes.
@@ -102,7 +102,7 @@ def requirements_of(wheel: Path) -> list[str]:
         return message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
 
 
-def needed_names(stated: Iterable[str], python: str | None) -> set[str]:
+def needed_names(stated: Iterable[str], python: str) -> set[str]:
     """The packages of these requirements that go into the bundle."""
     environment = {"extra": "", **({"python_version": python} if python else {})}
     requirements = [Requirement(text) for text in stated]
@@ -114,7 +114,7 @@ def needed_names(stated: Iterable[str], python: str | None) -> set[str]:
     return names - THERE - set(NEEDLESS)
 
 
-def _fetch(wanted: Sequence[str], folder: Path, python: str | None) -> None:
+def _fetch(wanted: Sequence[str], folder: Path, python: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     if python:
         command += ["--python-version", python, "--implementation", "cp"]
@@ -150,15 +150,6 @@ def _store(wheel: Path, plain: Path) -> None:
             content = packed.read(member)
             member.compress_type = zipfile.ZIP_STORED
             stored.writestr(member, content)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("build/prove-gpu"))
-    parser.add_argument("--python", default=None, help="such as 3.12; the one that runs this when left out")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
     python -m benchmarks.gpu.prove [--tiny] [--results FILE] [--parts NAME,...] [--minutes N] [--folder FOLDER]
 
 Each part is a process with a time limit of its own, and all of them together have `--minutes` (9.5: ten with what is
-around them); those that find none left are skipped. A part that fails ends no other. Without a GPU nothing is run and
-the exit code is 0; `--tiny` runs every part that a CPU can run, in tiny shapes, and its figures say nothing of a GPU.
-Exit code 1: a part failed.
+around them); those that find none left are skipped. A part that fails ends no other. `--folder` is for weights and
+checkpoints, and emptied at the end. Without a GPU nothing is run and the exit code is 0; `--tiny` runs every part that
+a CPU can run, in tiny shapes, and its figures say nothing of a GPU. Exit code 1: a part failed.
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -25,8 +24,9 @@ from typing import NamedTuple
 
 from benchmarks.gpu.findings import Found, PartLine, Status, append, read_found
 from benchmarks.gpu.machine import Machine, this_machine
-from benchmarks.gpu.part import BY_NAME, PARTS, Part
+from benchmarks.gpu.part import BY_NAME, Part
 from benchmarks.gpu.scales import PAPER, TINY, Scale
+from benchmarks.options import read_options
 
 REPOSITORY = Path(__file__).parents[2]
 MINUTES = 9.5
@@ -51,7 +51,9 @@ class Ending(NamedTuple):
 def main() -> None:
     # The part at work and all weights on disk go with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    options = _options()
+    given = {"results": RESULTS, "parts": ",".join(BY_NAME), "minutes": MINUTES, "folder": None}
+    options = read_options(__doc__, tiny=False, **given)
+    parts = parts_of(options.parts)
     scale = TINY if options.tiny else PAPER
     machine = this_machine(environment_of(scale))
     if machine.fault:
@@ -65,7 +67,7 @@ def main() -> None:
         return
     counts: Counter[Status] = Counter()
     with working_folder(options.folder) as folder:
-        for line in prove(options.parts, scale, machine, folder, options.minutes):
+        for line in prove(parts, scale, machine, folder, options.minutes):
             append(line, options.results)
             print(said(line), file=sys.stderr, flush=True)
             counts[line.status] += 1
@@ -175,27 +177,12 @@ def _last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if line), "it wrote nothing")[:400]
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--parts", type=_parts, default=PARTS)
-    parser.add_argument("--minutes", type=float, default=MINUTES)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="for weights and checkpoints; removed at the end"
-    )
-    return parser.parse_args()
-
-
-def _parts(names: str) -> tuple[Part, ...]:
+def parts_of(names: str) -> list[Part]:
+    """By their names, between commas."""
     unknown = set(names.split(",")) - set(BY_NAME)
     if unknown:
-        raise argparse.ArgumentTypeError(
-            f"no part {', '.join(sorted(unknown))}; parts are {', '.join(BY_NAME)}"
-        )
-    return tuple(BY_NAME[name] for name in names.split(","))
+        sys.exit(f"no part {', '.join(sorted(unknown))}; parts are {', '.join(BY_NAME)}")
+    return [BY_NAME[name] for name in names.split(",")]
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ Each seed is a world, a held-out world and a run of its own, by the commands tha
 the same command goes on.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.ablations.arms import CO_EVOLVING, Arm, Laboratory, make_all
+from benchmarks.ablations.arms import CO_EVOLVING, Arm, Laboratory, make_all, read_laboratory
 from benchmarks.ablations.measures import FinishedRun
 from benchmarks.learning import page
 from benchmarks.learning.results import ARMS, answers, read_learnt
@@ -23,16 +21,8 @@ READ = 20
 
 
 def main() -> None:
-    names = {arm.name: arm for arm in ARMS}
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs side by side")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
-    parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="ARM")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--write", action="store_true", help="renew README.md and docs/learning.md")
-    options = parser.parse_args()
-    laboratory = Laboratory(options.root.resolve(), tuple(options.overrides))
+    options = read_laboratory(__doc__, [arm.name for arm in ARMS], "README.md and docs/learning.md")
+    laboratory = options.laboratory
     arms = [arm for arm in ARMS if arm.name in options.only]
     make_all(arms, options.seeds, laboratory, options.jobs)
     results = {

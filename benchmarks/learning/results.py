@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.ablations.arms import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
-from benchmarks.ablations.measures import FinishedRun, Values, accepted_means, asked_scores, mean_of
-from benchmarks.sampled_scores import sampled_scores
+from benchmarks.ablations.measures import FinishedRun, Values, accepted_means, asked_scores, mean_of, sampled
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.values import Candidate, CandidateStatus, Rollout
 from scope_selfplay.corpus.world import read_question
@@ -72,7 +71,7 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
     return Learnt(
         seed=seed,
         asked=[asked_scores(run, number) for number in finished],
-        sampled=[sampled_scores(folder, number) for number in finished],
+        sampled=[sampled(run, number) for number in finished],
         depths=depths,
         means=[statistics.fmean(accepted_means(run, number).values()) for number in trained],
         links=[statistics.fmean(map(links_of, tasks)) for tasks in accepted],
