@@ -35,8 +35,8 @@ Values = dict[str, Measured | float | None]
 
 def examine(reader: RunReader) -> list[Checkup]:
     """A checkup of every iteration that has made tasks or compared its Solver."""
-    begun = {(state.iteration, state.stage) for state in reader.stages() if state.iteration > 0}
-    making = sorted(iteration for iteration, stage in begun if stage is Stage.TASKS)
+    begun = [place for place in reader.stages() if place[0] > 0]
+    making = [iteration for iteration, stage in begun if stage is Stage.TASKS]
     made = {iteration: made_tasks(reader, iteration) for iteration in making}
     answers = {
         number: held_out_answers(reader, number)
@@ -93,10 +93,7 @@ def _of_candidates(reader: RunReader, iteration: int) -> Values:
         [iteration],
     )
     kept, target = means.pop("kept"), (reader.settings.get("tasks") or {}).get("target")
-    is_over = any(
-        (state.iteration, state.stage) == (iteration, Stage.TASKS) and state.manifest
-        for state in reader.stages()
-    )
+    is_over = reader.stages().get((iteration, Stage.TASKS))
     return {**means, **same, "target_share": kept / target if is_over and target else None}
 
 
@@ -106,7 +103,6 @@ def _of_training(reader: RunReader, iteration: int) -> Values:
     for name, stage in (("zero_variance", Stage.SOLVER), ("zero_variance_challenger", Stage.CHALLENGER)):
         shares = [row["zero_variance"] for row in reader.metrics(iteration, stage) if "zero_variance" in row]
         found[name] = sum(shares) / len(shares) if shares else None
-    begun = [state.stage for state in reader.stages() if state.iteration == iteration]
-    uses = [judge_use(reader, iteration, stage) for stage in begun]
+    uses = [judge_use(reader, *place) for place in reader.stages() if place[0] == iteration]
     calls = sum(use["calls"] for use in uses)
     return found | {"judge_failures": sum(use["failed"] for use in uses) / calls if calls else None}

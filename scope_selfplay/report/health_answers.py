@@ -223,16 +223,12 @@ def costs_of(reader: RunReader, iteration: int) -> dict[str, float]:
         [iteration],
     )
     use = judge_use(reader, iteration, Stage.TASKS)
-    seconds = [
-        state.manifest.seconds
-        for state in reader.stages()
-        if (state.iteration, state.stage) == (iteration, Stage.TASKS) and state.manifest
-    ]
+    making = reader.stages().get((iteration, Stage.TASKS))
     by_task = {
         "judge calls for an accepted task": use["calls"],
         "judge tokens for an accepted task": use["tokens"],
         "tokens sampled in training for an accepted task": trained_tokens(reader, iteration),
-        "seconds for an accepted task": sum(seconds),
+        "seconds for an accepted task": making.seconds if making else 0.0,
     }
     found = {name: total / row["accepted"] for name, total in by_task.items() if total and row["accepted"]}
     hours = gpu_hours(reader, iteration)
@@ -284,15 +280,15 @@ def gpu_hours(reader: RunReader, iteration: int) -> float | None:
     if cluster.get("tiny") or not (cluster.get("images") or {}).get("trainer"):
         return None
     seconds = 0.0
-    for state in reader.stages():
-        if state.iteration == iteration and state.manifest is not None:
-            job, servers = _HOLDS[state.stage]
+    for (number, stage), manifest in reader.stages().items():
+        if number == iteration and manifest is not None:
+            job, servers = _HOLDS[stage]
             settings = cluster.get(job) or {}
             running = [server for name in servers if (server := cluster.get(name) or {}).get("serve", True)]
             beside = sum(server.get("gpus", 0) for server in running)
             # Workers that share a stage have their seconds added up, while all of them use the same servers.
             held = settings.get("gpus", 0) * settings.get("nodes", 1) + beside / settings.get("shards", 1)
-            seconds += held * state.manifest.seconds
+            seconds += held * manifest.seconds
     return seconds / 3600 or None
 
 

@@ -116,7 +116,7 @@ def overview(reader: RunReader, *, health: bool = True) -> Overview:
         config_hash=hashes["config"] or "",
         prompt_hash=hashes["prompts"] or "",
         unfinished=tuple(
-            f"iteration {state.iteration} {state.stage}" for state in reader.stages() if not state.manifest
+            f"iteration {number} {stage}" for (number, stage), ended in reader.stages().items() if not ended
         ),
         iterations=tuple(_iteration(reader, iteration) for iteration in reader.iterations()),
         rated=rated[-1] if rated else 0,
@@ -133,7 +133,7 @@ def summarise(run: Run) -> dict[str, object]:
     order S_0, S_1, ..., and what health warns of, with the tasks behind it.
     """
     with RunReader(run.folder.path) as reader:
-        finished = {(state.iteration, state.stage) for state in reader.stages() if state.manifest}
+        finished = {place for place, manifest in reader.stages().items() if manifest}
         numbers = range(1, run.config.iterations + 1)
         done = [number for number in numbers if (number, Stage.COMPARE) in finished]
         iterations = [_summary_of(reader, run.config, _iteration(reader, number)) for number in done]
@@ -252,9 +252,9 @@ def _curves(reader: RunReader, iteration: int, stage: Stage) -> list[Line]:
 def _seconds(reader: RunReader, iteration: int) -> dict[str, float]:
     """How long each finished stage of an iteration took, in the order of the loop."""
     return {
-        state.stage.value: state.manifest.seconds
-        for state in reader.stages()
-        if state.iteration == iteration and state.manifest
+        stage.value: manifest.seconds
+        for (number, stage), manifest in reader.stages().items()
+        if number == iteration and manifest
     }
 
 

@@ -18,7 +18,7 @@ from scope_selfplay.base.values import (
     Selection,
     Value,
 )
-from scope_selfplay.store.folder import Stage, StageManifest
+from scope_selfplay.store.folder import Stage
 
 
 class UnknownTaskError(RecordError):
@@ -168,16 +168,6 @@ class Judgements(Value):
 
     selections: tuple[AnswerSelection, ...] = ()
     scores: tuple[JudgedScore, ...] = ()
-
-
-class StageState(Value):
-    """How far one stage of one iteration is. `manifest` is None while it runs."""
-
-    iteration: int
-    stage: Stage
-    manifest: StageManifest | None
-    rows: dict[str, int]
-    """Records by kind, at this moment."""
 
 
 class Count(Value):

@@ -29,7 +29,7 @@ from scope_selfplay.base.values import Candidate, Comparison, Document, Grade, R
 from scope_selfplay.store.candidates import CandidateTable
 from scope_selfplay.store.columns import RecordKind, record_of, value_of
 from scope_selfplay.store.files import find_record, find_records, read_rows
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import RunFolder, Stage, StageManifest
 from scope_selfplay.store.query import (
     AnswerComparison,
     AnswerSelection,
@@ -39,14 +39,13 @@ from scope_selfplay.store.query import (
     JudgedScore,
     Judgements,
     Neighbours,
-    StageState,
     TaskLine,
     TaskPage,
     TaskQuery,
     TaskRecord,
     UnknownTaskError,
 )
-from scope_selfplay.store.sources import ReaderFolder, StageSource, find_stages
+from scope_selfplay.store.sources import Place, RecordViews
 
 
 def find_run(name: str) -> Path:
@@ -64,39 +63,28 @@ class RunReader(AbstractContextManager["RunReader"]):
         self.folder = RunFolder(path)
         self.settings = _settings_of(self.folder)
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-reader-")
-        self._reader_folder = ReaderFolder(Path(self._scratch.name))
         extensions = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         self._database = duckdb.connect(":memory:", config={"threads": 2, **extensions})
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
-        self._stages: dict[tuple[int, Stage], StageSource] = {}
-        self._files: dict[RecordKind, list[Path]] = {}
+        self._views = RecordViews(self.folder, self._database, Path(self._scratch.name))
         self._table = CandidateTable(self._database, Path(self._scratch.name) / "candidates.duckdb")
-        self._define_views()
         self.refresh()
 
     def refresh(self) -> bool:
         """Take in what was written since; whether anything was. Cheap when nothing was."""
         with self._lock:
-            found = find_stages(self.folder)
-            changed = set(found) != set(self._stages)
-            self._stages = {
-                key: self._stages.get(key) or StageSource(*key, self.folder, self._reader_folder)
-                for key in found
-            }
-            for source in self._stages.values():
-                changed = source.refresh() or changed
-            if changed:
-                self._define_views()
+            changed = self._views.refresh()
+            if changed and RecordKind.CANDIDATES in self._views.define():
+                self._table.forget()
             return changed
 
-    def stages(self) -> list[StageState]:
-        """Every stage that has begun, in the order of the loop."""
-        places = sorted(self._stages, key=lambda place: (place[0], list(Stage).index(place[1])))
-        return [self._stages[place].state() for place in places]
+    def stages(self) -> dict[Place, StageManifest | None]:
+        """Every stage that has begun, in the order of the loop; without a manifest it has not ended."""
+        return self._views.stages()
 
     def iterations(self) -> list[int]:
-        return sorted({iteration for iteration, _ in self._stages})
+        return sorted({iteration for iteration, _ in self.stages()})
 
     def task_types(self) -> list[str]:
         """Every type that a task of the run has, in alphabetical order."""
@@ -146,7 +134,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
         query = "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal"
         rows = self.sql(query, [task_id])
-        ids: dict[tuple[int, Stage], list[str]] = {}
+        ids: dict[Place, list[str]] = {}
         for row in rows:
             ids.setdefault((row["iteration"], Stage(row["stage"])), []).append(row["id"])
         return [attempt for place, found in ids.items() for attempt in self._graded(place, found)]
@@ -247,7 +235,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def __exit__(self, *ending: object) -> None:
         self.close()
 
-    def _graded(self, place: tuple[int, Stage], ids: Sequence[str]) -> list[GradedRollout]:
+    def _graded(self, place: Place, ids: Sequence[str]) -> list[GradedRollout]:
         """Rollouts of one stage with their grades, in the order of `ids`; unknown ids are left out."""
         rollouts = self._by_ids(place, RecordKind.ROLLOUTS, "id", ids, Rollout)
         grades = self._by_ids(place, RecordKind.GRADES, "rollout_id", ids, Grade)
@@ -274,7 +262,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         return value_of(self.folder.path, TaskLine, rows[0])
 
     def _by_ids(
-        self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
+        self, place: Place, kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
     ) -> dict[str, Any]:
         """Records of one stage by id. The query names the ids, so that Bloom filters skip row groups."""
         wanted = [record_id for record_id in dict.fromkeys(ids) if record_id]
@@ -286,16 +274,6 @@ class RunReader(AbstractContextManager["RunReader"]):
             [place[0], place[1].value, *wanted],
         )
         return {row[column]: record_of(self.folder.path, model, row) for row in rows}
-
-    def _define_views(self) -> None:
-        for kind in RecordKind:
-            files = [file for source in self._stages.values() for file in source.files(kind)]
-            if self._files.get(kind) != files:
-                selection = self._reader_folder.selection(kind, files)
-                self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {selection}")
-                self._files[kind] = files
-                if kind is RecordKind.CANDIDATES:
-                    self._table.forget()
 
 
 def _place(row: Mapping[str, Any]) -> dict[str, Any]:

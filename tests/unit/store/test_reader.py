@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Candidate, CandidateStatus, Fault, Reason
+from scope_selfplay.base.values import CandidateStatus, Fault, Reason
 from scope_selfplay.store import sources
 from scope_selfplay.store.columns import RecordKind, table_from_lines
 from scope_selfplay.store.files import Appender, write_records
@@ -213,15 +213,15 @@ def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: py
     file = tmp_path / "candidates.jsonl"
     write_records(file, [candidate(1, number) for number in range(30)])
     names = (tmp_path / f"{number}.parquet" for number in itertools.count())
-    reading = sources.LiveFile(file, Candidate, lambda: next(names))
-    assert reading.refresh() and len(parsed) > 3 and len(reading.parts) == 1
+    reading = sources.LiveFile(file, RecordKind.CANDIDATES, lambda: next(names))
+    assert reading.refresh() and len(parsed) > 3 and len(reading.rows) == 1
     most = 0
     for number in range(30, 130):
         with Appender(file) as appender:
             appender.append(candidate(1, number))
         assert reading.refresh()
-        most = max(most, len(reading.parts))
-    rows = [row["id"] for part in reading.parts for row in pq.read_table(part).to_pylist()]
+        most = max(most, len(reading.rows))
+    rows = [row["id"] for part in reading.rows for row in pq.read_table(part).to_pylist()]
     assert rows == [candidate(1, number).id for number in range(130)]
     assert sum(parsed) == 130 and most <= 12
     # The parts, and those that a query may still be about to open.
@@ -235,11 +235,11 @@ def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None
     file.write_bytes(line * (96_000_000 // len(line)))
     program = (
         "import itertools, pathlib, sys\n"
-        "from scope_selfplay.base.values import Candidate; from scope_selfplay.store.sources import LiveFile\n"
+        "from scope_selfplay.store.sources import LiveFile, RecordKind\n"
         "from tests.peak_memory import peak_memory\n"
         "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak_memory()\n"
         "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"
-        "assert LiveFile(file, Candidate, part).refresh(); print(peak_memory() - before)"
+        "assert LiveFile(file, RecordKind.CANDIDATES, part).refresh(); print(peak_memory() - before)"
     )
     assert printed(program, file) < 96e6
 
@@ -313,7 +313,7 @@ def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
 def test_an_empty_run_has_empty_lists(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: demo\n")
     with RunReader(tmp_path) as reader:
-        assert (reader.tasks().total, reader.funnel(), reader.scores(), reader.stages()) == (0, [], [], [])
+        assert (reader.tasks().total, reader.funnel(), reader.scores(), reader.stages()) == (0, [], [], {})
 
 
 @pytest.mark.integration
