@@ -128,12 +128,12 @@ def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary, indent=1))
     else:
-        from scope_selfplay.report.overview import overview
-        from scope_selfplay.report.sections import ending_sections, text_of
+        from scope_selfplay.report.overview import ending_sections
+        from scope_selfplay.report.sections import text_of
         from scope_selfplay.store.reader import RunReader
 
         with RunReader(opened.folder.path) as reader:
-            click.echo("\n".join(text_of(ending_sections(opened, overview(reader)))))
+            click.echo("\n".join(text_of(ending_sections(opened, reader))))
 
 
 @cli.command()

@@ -60,9 +60,8 @@ def audit_command(
     from scope_selfplay.config.load import load_config
     from scope_selfplay.play.audit import audit_judge
     from scope_selfplay.report.health_answers import audit_values
-    from scope_selfplay.report.overview import judge_checks
-    from scope_selfplay.report.people import people
-    from scope_selfplay.report.sections import Section, judge_table, text_of
+    from scope_selfplay.report.overview import judge_checks, judge_table
+    from scope_selfplay.report.sections import Section, text_of
     from scope_selfplay.report.signals import signal_of
     from scope_selfplay.store.reader import RunReader, find_run
 
@@ -74,7 +73,7 @@ def audit_command(
     with shown_progress() as progress:
         report = audit_judge(path, overrides, progress, sample=sample, pack=pack, other=other)
     with RunReader(path) as reader:
-        checks = judge_checks(reader.folder, people(reader))
+        checks = judge_checks(reader)
     signals = (signal_of(name, value) for name, value in audit_values(report).items())
     warnings = [signal.warning for signal in signals if signal.warning]
     if as_json:

@@ -99,14 +99,13 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 @click.option("--json", "as_json", is_flag=True)
 def stats(run: str, as_json: bool) -> None:
     """Count: the funnel, scores, task types, held-out results, and the health of the self-play with warnings."""
-    from scope_selfplay.report.overview import overview
-    from scope_selfplay.report.sections import run_sections, text_of
+    from scope_selfplay.report.health import examine
+    from scope_selfplay.report.overview import run_sections
+    from scope_selfplay.report.sections import json_of, text_of
 
     with _reader(run) as reader:
-        page = overview(reader)
-    click.echo(
-        page.model_dump_json(indent=1) if as_json else "\n".join(text_of(run_sections(page, page.health)))
-    )
+        sections = run_sections(reader, examine(reader))
+    click.echo(json_of(sections) if as_json else "\n".join(text_of(sections)))
 
 
 @tasks.command("diff")

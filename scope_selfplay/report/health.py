@@ -59,8 +59,7 @@ def examine(reader: RunReader) -> list[Checkup]:
         if iteration in answers:
             values |= _of_answers(answers, iteration, trained_from(reader, iteration))
         signals = tuple(signal_of(name, values.get(name)) for name in BOUNDS)
-        costs = costs_of(reader, iteration)
-        found.append(Checkup(iteration=iteration, signals=signals, costs=costs))
+        found.append(Checkup(iteration, signals, costs_of(reader, iteration)))
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import numpy_rng_from
+from scope_selfplay.base.intervals import DIFFERENCES, estimate_mean, fit_over_items
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import (
     AGREE,
@@ -25,17 +25,15 @@ from scope_selfplay.judge.checks import (
     AuditWay,
     read_audit,
     read_canaries,
-    share_interval,
 )
 from scope_selfplay.report.health_tasks import repeated_sentence, word_count
-from scope_selfplay.report.signals import LEAST_TASKS, Evidence, Measured, evidence
+from scope_selfplay.report.signals import LEAST_TASKS, LOOKS, Evidence, Measured, evidence, measured
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.ratings import has_ratings, read_ratings
 from scope_selfplay.store.reader import RunReader
 
 HELD_OUT_SAMPLE = 2_000
 """Held-out tasks whose answers are looked at."""
-RESAMPLES = 2_000
 
 Numbers = NDArray[np.float64]
 
@@ -98,19 +96,6 @@ def pair_answers(before: Answers, after: Answers) -> list[AnswerPair]:
     return pairs if len(pairs) >= LEAST_TASKS else []
 
 
-def resampled_sums(rows: Sequence[Sequence[float]]) -> Numbers:
-    """Sums of the columns under resampling of the rows, which are tasks: `RESAMPLES` by columns."""
-    data = np.asarray(rows, dtype=np.float64)
-    size = len(data)
-    return numpy_rng_from(0, "health").multinomial(size, np.full(size, 1 / size), size=RESAMPLES) @ data
-
-
-def interval_of(resampled: Numbers) -> tuple[float, float]:
-    """The middle 99 %: a run asks dozens of such questions, and chance must not answer them."""
-    low, high = np.percentile(resampled, [0.5, 99.5])
-    return float(low), float(high)
-
-
 ATTEMPTS_SAMPLE = 200
 """Tried tasks of an iteration whose answers are looked at."""
 
@@ -138,24 +123,20 @@ def length_correlation(reader: RunReader, iteration: int) -> Measured | None:
     if len(tasks) < LEAST_TASKS:
         return None
     deviations = [_deviations(own) for own in tasks]
-    sums = resampled_sums([[(x * x).sum(), (x * y).sum(), (y * y).sum()] for x, y in deviations])
-    resampled = _correlation(*sums.T)
-    words, scores = (np.concatenate(parts) for parts in zip(*deviations, strict=True))
-    if not words.any() or not scores.any():
+    rows = np.array([[(x * x).sum(), (x * y).sum(), (y * y).sum()] for x, y in deviations])
+    fitted = fit_over_items(rows, lambda sums: sums, seed=0)
+    if not fitted.whole[0] or not fitted.whole[2]:
         return None
     longest = sorted(
         ((y[x.argmax()], own[int(x.argmax())]) for (x, y), own in zip(deviations, tasks, strict=True)),
         key=lambda row: -row[0],
     )
-    return Measured(
-        float(_correlation((words * words).sum(), (words * scores).sum(), (scores * scores).sum())),
-        interval_of(resampled),
-        behind=tuple(
-            evidence(iteration, attempt["task"], attempt["text"], attempt["answer"])
-            for above, attempt in longest
-            if above > 0
-        ),
-    )
+    behind = [
+        evidence(iteration, attempt["task"], attempt["text"], attempt["answer"])
+        for above, attempt in longest
+        if above > 0
+    ]
+    return measured(fitted.estimate(_correlation, len(rows), looks=LOOKS), behind=tuple(behind))
 
 
 def _attempts(reader: RunReader, iteration: int) -> dict[str, list[dict[str, Any]]]:
@@ -190,8 +171,9 @@ def _deviations(attempts: Sequence[Mapping[str, Any]]) -> tuple[Numbers, Numbers
     return words - words.mean(), scores - scores.mean()
 
 
-def _correlation(words: Numbers, both: Numbers, scores: Numbers) -> Numbers:
+def _correlation(sums: Numbers) -> Numbers:
     """From sums of squares and products; 0 where either never varies."""
+    words, both, scores = sums.T
     spread = np.sqrt(words * scores)
     return np.asarray(np.where(spread > 0, both / np.where(spread > 0, spread, 1), 0.0))
 
@@ -235,27 +217,6 @@ def costs_of(reader: RunReader, iteration: int) -> dict[str, float]:
     return found | ({"GPU-hours of the finished stages": hours} if hours else {})
 
 
-def judge_use(reader: RunReader, iteration: int, stage: Stage) -> Mapping[str, int]:
-    """`calls`, `failed` ones, and the `tokens` that were paid for, by one stage, finished or running.
-
-    After a kill the account by role holds the last attempt only and the records hold all but rubric writing: the
-    larger count is the better one.
-    """
-    (row,) = reader.sql(
-        "SELECT count(*) FILTER (asked) AS calls, count(*) FILTER (asked AND failed) AS failed, "
-        f"sum(v.tokens_in + v.tokens_out) FILTER (NOT v.cached) AS tokens FROM ({_VERDICTS})",
-        [iteration, stage.value],
-    )
-    recorded = {name: int(number or 0) for name, number in row.items()}
-    account = read_account(reader.folder.stage(iteration, stage).path)
-    if account.calls:
-        recorded |= {"calls": account.calls, "failed": account.failed}
-    whole = account.whole
-    asked = {"calls": whole["calls"], "failed": whole["faults"]}
-    fuller = asked if asked["calls"] > recorded["calls"] else recorded
-    return {**fuller, "tokens": max(whole["tokens_in"] + whole["tokens_out"], recorded["tokens"])}
-
-
 def trained_tokens(reader: RunReader, iteration: int) -> float | None:
     """Tokens that the policies in training sampled: each step's mean length times its rollouts."""
     found = []
@@ -292,6 +253,27 @@ def gpu_hours(reader: RunReader, iteration: int) -> float | None:
     return seconds / 3600 or None
 
 
+def judge_use(reader: RunReader, iteration: int, stage: Stage) -> Mapping[str, int]:
+    """`calls`, `failed` ones, and the `tokens` that were paid for, by one stage, finished or running.
+
+    After a kill the account by role holds the last attempt only and the records hold all but rubric writing: the
+    larger count is the better one.
+    """
+    (row,) = reader.sql(
+        "SELECT count(*) FILTER (asked) AS calls, count(*) FILTER (asked AND failed) AS failed, "
+        f"sum(v.tokens_in + v.tokens_out) FILTER (NOT v.cached) AS tokens FROM ({_VERDICTS})",
+        [iteration, stage.value],
+    )
+    recorded = {name: int(number or 0) for name, number in row.items()}
+    account = read_account(reader.folder.stage(iteration, stage).path)
+    if account.calls:
+        recorded |= {"calls": account.calls, "failed": account.failed}
+    whole = account.whole
+    asked = {"calls": whole["calls"], "failed": whole["faults"]}
+    fuller = asked if asked["calls"] > recorded["calls"] else recorded
+    return {**fuller, "tokens": max(whole["tokens_in"] + whole["tokens_out"], recorded["tokens"])}
+
+
 _ASKED = "asked"
 """The dimension of criteria that the task itself names."""
 
@@ -305,13 +287,9 @@ def score_gain(pairs: Sequence[AnswerPair]) -> Measured | None:
     ]
     if len(known) < LEAST_TASKS:
         return None
-    differences = [difference for difference, _ in known]
+    found = estimate_mean([gain for gain, _ in known], seed=0, bounds=DIFFERENCES, looks=LOOKS)
     lost = sorted((row for row in known if row[0] < 0), key=lambda row: row[0])
-    return Measured(
-        float(np.mean(differences)),
-        interval_of(resampled_sums([[difference] for difference in differences])[:, 0] / len(known)),
-        behind=tuple(shown for _, shown in lost),
-    )
+    return None if found is None else measured(found, behind=tuple(shown for _, shown in lost))
 
 
 def kind_gain(pairs: Sequence[AnswerPair]) -> Measured | None:
@@ -323,12 +301,12 @@ def kind_gain(pairs: Sequence[AnswerPair]) -> Measured | None:
     changes = [_changes(pair) for pair in pairs]
     names = {dimension for own in changes for dimension, _ in own} - {_ASKED, ""}
     found = [
-        measured
+        its
         for name in sorted(names)
         if sum(any(dimension == name for dimension, _ in own) for own in changes) >= LEAST_TASKS
-        and (measured := _excess(pairs, changes, name)) is not None
+        and (its := _excess(pairs, changes, name)) is not None
     ]
-    return max(found, key=lambda measured: measured.value, default=None)
+    return max(found, key=lambda its: its.value, default=None)
 
 
 def _changes(pair: AnswerPair) -> list[tuple[str, int]]:
@@ -349,29 +327,32 @@ def _excess(
     for own in changes:
         of_kind = [gained for dimension, gained in own if dimension == name]
         rows.append([sum(of_kind), sum(gained for _, gained in own), len(of_kind), len(own)])
-    gained, gain, criteria, all_criteria = resampled_sums(rows).T
-    if interval_of(gain)[0] <= 0 or (criteria == all_criteria).any():
+    fitted = fit_over_items(np.array(rows, dtype=np.float64), lambda sums: sums, seed=0)
+    gain = fitted.estimate(lambda sums: sums[:, 1], len(rows), looks=LOOKS)
+    if gain.ends[0] <= 0 or (fitted.drawn[:, 2] == fitted.drawn[:, 3]).any():
         return None
-    part = criteria / all_criteria
-    # A resample without a gain is no evidence that one group brings it.
-    shares = np.where(gain > 0, gained / np.where(gain > 0, gain, 1), part)
-    one, all_of_it, size, all_sizes = np.sum(rows, axis=0)
     # Behind it the tasks in which the group gained and nothing else did.
     behind = [
         after.shown for (_, after), row in zip(pairs, rows, strict=True) if row[0] > 0 and row[0] >= row[1]
     ]
-    return Measured(
-        float((one / all_of_it - size / all_sizes) / (1 - size / all_sizes)),
-        interval_of((shares - part) / (1 - part)),
-        about=name,
-        behind=tuple(behind),
-    )
+    return measured(fitted.estimate(_beyond_its_part, len(rows), looks=LOOKS), name, tuple(behind))
+
+
+def _beyond_its_part(sums: Numbers) -> Numbers:
+    gained, gain, criteria, all_criteria = sums.T
+    part = criteria / all_criteria
+    # A resample without a gain is no evidence that one group brings it.
+    shares = np.where(gain > 0, gained / np.where(gain > 0, gain, 1), part)
+    return np.asarray((shares - part) / (1 - part))
 
 
 def canary_accuracy(reader: RunReader, iteration: int) -> Measured | None:
     """The share of an iteration's canaries that was judged right, of those that were read."""
-    read = [each.is_right for each in read_canaries(reader.folder, iteration) if each.found is not None]
-    return Measured(sum(read) / len(read), share_interval(sum(read), len(read))) if read else None
+    read = [
+        float(each.is_right) for each in read_canaries(reader.folder, iteration) if each.found is not None
+    ]
+    found = estimate_mean(read, seed=0, looks=LOOKS)
+    return None if found is None else measured(found)
 
 
 def audited(reader: RunReader, iteration: int) -> Mapping[str, Measured | None]:
@@ -397,8 +378,8 @@ def audit_values(report: AuditReport) -> dict[str, Measured]:
         what, _, about = name.partition(": ")
         signal = "judge_drift" if what == DRIFT else _AUDITED.get(name)
         if signal is not None and share.low is not None and share.high is not None:
-            measured = Measured(share.value, (share.low, share.high), about)
-            found[signal] = max(found.get(signal, measured), measured, key=_distance_from_none)
+            own = measured(share, about)
+            found[signal] = max(found.get(signal, own), own, key=_distance_from_none)
     return found
 
 

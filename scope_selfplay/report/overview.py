@@ -1,36 +1,32 @@
-"""The numbers of a run: those of `summary.json`, and those that `sections` shows in a terminal and on a page.
+"""What a run came to: the sections that a terminal, a page and the saved report show, and what `summary.json` holds.
 
     with RunReader(path) as reader:
-        page = overview(reader)
-        page.iterations[0].funnel            # documents -> tasks -> gates -> rubric -> tried -> kept
-        page.ratings.held_out                # what every checkpoint reaches, with intervals
+        run_sections(reader, examine(reader))     # held-out tasks, every iteration, people, the judge, health
 
 From a run's folder alone, finished or running; what was not measured is absent and never zero.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.base.intervals import Estimate, shown
-from scope_selfplay.base.terminal import first_and_last
-from scope_selfplay.base.values import Reason, Value
+from scope_selfplay.base.terminal import Table, first_and_last
+from scope_selfplay.base.text import one_line
+from scope_selfplay.base.values import Reason
 from scope_selfplay.config.judge import NoiseConfig
-from scope_selfplay.config.run import RunConfig
 from scope_selfplay.judge.account import read_account
-from scope_selfplay.judge.checks import (
-    canary_shares,
-    read_audit,
-    read_canaries,
-)
+from scope_selfplay.judge.checks import canary_shares, read_audit, read_canaries
 from scope_selfplay.report.charts import Line
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.people import People, people
-from scope_selfplay.report.signals import Checkup
+from scope_selfplay.report.people import agreement_with_people, deeds_of_people
+from scope_selfplay.report.record import short_name, task_changes
+from scope_selfplay.report.sections import Bar, Figure, Folded, Link, Part, Section
+from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Signal
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import (
-    KeptSolver,
     Ratings,
     has_ratings,
     kept_solver,
@@ -40,107 +36,356 @@ from scope_selfplay.store.ratings import (
 )
 from scope_selfplay.store.reader import RunReader
 
-BINS = 10
+_BINS = 10
+_FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
+"""What a reader of a training wants to see first; the rest follows as it was logged."""
+_SCORES, _GROUPS = "Tried tasks by mean score", "By task type and searches made"
+_SIGNALS = "Every signal"
+_DETAILS = (_SCORES, _GROUPS, _SIGNALS)
+"""Tables that the end of a run leaves out."""
+_LONGEST = 400
+"""Characters of an answer that the end of a run shows."""
 
 
-class TaskGroup(Value):
-    """Candidates that have something in common; `mean_score` is over those that were tried."""
-
-    name: str
-    candidates: int
-    accepted: int
-    mean_score: float | None
+def run_sections(reader: RunReader, checkups: Sequence[Checkup] | None) -> list[Section]:
+    """`checkups` is None while they are measured. Raises RecordError for a damaged file."""
+    return [*recorded_sections(reader), *judged_sections(reader), health_section(checkups)]
 
 
-class IterationOverview(Value):
-    """Task making of one iteration, and the training around it. Iteration 0 holds the held-out tasks."""
-
-    iteration: int
-    funnel: dict[str, int]
-    reasons: dict[str, int]
-    histogram: tuple[int, ...]
-    """Tried tasks by mean score, in `BINS` equal bins from 0 to 1; the last includes 1."""
-    by_type: tuple[TaskGroup, ...]
-    by_search_turns: tuple[TaskGroup, ...]
-    curves: dict[Stage, tuple[Line, ...]]
-    """Columns of a training's metrics.jsonl, step by step."""
-    seconds: dict[str, float]
-    """Of its finished stages."""
-    judge: dict[str, int]
-    """The account of its finished stages: `calls`, `unreadable`, `failed`."""
-    ruling: str
-    """What was decided about its Solver and why; "" before its comparison has ended."""
-
-
-class Overview(Value):
-    run: str
-    shared: str
-    """Whose iterations a forked run shares, in words; "" for a run of its own."""
-    judge_noise: str
-    """How its judge errs on purpose; "" where it does not."""
-    config_hash: str
-    prompt_hash: str
-    unfinished: tuple[str, ...]
-    """Stages that have begun and not ended."""
-    iterations: tuple[IterationOverview, ...]
-    rated: int
-    """The iteration whose comparison gave the ratings."""
-    ratings: Ratings | None
-    """Those of the newest comparison, which cover all checkpoints; None before the first has ended."""
-    kept: KeptSolver | None
-    people: People | None
-    """None where nobody has played in the run."""
-    judge: dict[str, Estimate]
-    """Canaries, the audit, and people: shares or differences, of so many judgements; nothing where there are none."""
-    health: tuple[Checkup, ...]
-
-
-def overview(reader: RunReader, *, health: bool = True) -> Overview:
-    """Everything together. Raises RecordError for a damaged file.
-
-    Without `health`, which reads the tasks' texts, it takes a fraction of the time.
-    """
+def recorded_sections(reader: RunReader) -> list[Section]:
+    """What the stages recorded: where the run is from, held-out tasks, every iteration."""
     origin = reader.sql(
         "SELECT DISTINCT provenance.config_hash AS config, provenance.prompt_hash AS prompts FROM candidates "
         # Held-out tasks that were given have neither.
         "WHERE provenance.config_hash <> ''"
     )
     hashes = origin[0] if len(origin) == 1 else {"config": "", "prompts": ""}
-    rated = [number for number in reader.iterations() if has_ratings(reader.folder, number)]
-    fork, played = read_fork(reader.folder), people(reader)
+    facts = [f"config {hashes['config'] or 'several'}, prompts {hashes['prompts'] or 'several'}"]
+    if fork := read_fork(reader.folder):
+        words = shared_words(fork)
+        facts.append(f"{words[:1].upper()}{words[1:]}.")
     noise = NoiseConfig.model_validate((reader.settings.get("judge") or {}).get("noise") or {})
-    return Overview(
-        run=str(reader.settings.get("name", reader.folder.path.name)),
-        shared=shared_words(fork) if fork else "",
-        judge_noise=noise.description if noise.total else "",
-        config_hash=hashes["config"] or "",
-        prompt_hash=hashes["prompts"] or "",
-        unfinished=tuple(
-            f"iteration {number} {stage}" for (number, stage), ended in reader.stages().items() if not ended
-        ),
-        iterations=tuple(_iteration(reader, iteration) for iteration in reader.iterations()),
-        rated=rated[-1] if rated else 0,
-        ratings=read_ratings(reader.folder, rated[-1]) if rated else None,
-        kept=kept_solver(reader.folder),
-        people=played,
-        judge=judge_checks(reader.folder, played),
-        health=tuple(examine(reader)) if health else (),
+    if noise.total:
+        facts.append(
+            f"The judge errs on purpose: {noise.description}; scores are by such verdicts (judge.noise)."
+        )
+    unfinished = [
+        f"iteration {number} {stage}" for (number, stage), done in reader.stages().items() if not done
+    ]
+    if unfinished:
+        facts.append(f"Not finished: {', '.join(unfinished)}.")
+    title = f"Run {reader.settings.get('name', reader.folder.path.name)}"
+    iterations = (_iteration(reader, number) for number in reader.iterations())
+    return [Section(title, facts), _held_out(reader), *(each for each in iterations if each.parts)]
+
+
+def judged_sections(reader: RunReader) -> list[Section]:
+    """What people did, and how far the judge can be trusted: beside the records, in files of their own."""
+    deeds, checks = deeds_of_people(reader), judge_checks(reader)
+    people = [Section("People", [deeds])] if deeds else []
+    return [*people, Section("The judge", [judge_table(checks)])] if checks else people
+
+
+def judge_table(checks: Mapping[str, Estimate]) -> Table:
+    """Canaries have known verdicts; an audit asks again; people judge without knowing what the judge said."""
+    rows = ((name, shown(each), f"{each.items:,}", each.note) for name, each in checks.items())
+    return Table("", ("", "share or difference", "judgements", ""), tuple(rows))
+
+
+def judge_checks(reader: RunReader) -> dict[str, Estimate]:
+    """Canaries, the audit, and people: shares or differences, of so many judgements; {} where there are none."""
+    report = read_audit(reader.folder)
+    audited = dict(report.checks) if report else {}
+    return canary_shares(read_canaries(reader.folder)) | audited | agreement_with_people(reader)
+
+
+def _newest_ratings(folder: RunFolder, iterations: Sequence[int]) -> tuple[int, Ratings | None]:
+    """Those of the newest comparison, which cover all checkpoints, and its iteration; None before the first ended."""
+    rated = [number for number in iterations if has_ratings(folder, number)]
+    return (rated[-1], read_ratings(folder, rated[-1])) if rated else (0, None)
+
+
+def _held_out(reader: RunReader) -> Section:
+    _, ratings = _newest_ratings(reader.folder, reader.iterations())
+    if ratings is None or not ratings.held_out:
+        return Section("Held-out tasks", ["No checkpoint has been compared yet."])
+    kept, rows = kept_solver(reader.folder), []
+    names = list(dict.fromkeys(name for groups in ratings.held_out.values() for name in groups))
+    for solver, groups in ratings.held_out.items():
+        whole, rating = groups.get("all"), ratings.ratings.get(solver)
+        interval = ratings.intervals.get(solver)
+        rows.append(
+            (
+                solver + (" (kept)" if kept and kept.solver == solver else ""),
+                *(shown(groups.get(name)) for name in names),
+                f"{whole.items:,}" if whole else "",
+                Bar(whole.value) if whole else "",
+                "" if rating is None else f"{rating:.3f}",
+                "[{:.3f}, {:.3f}]".format(*interval) if interval else "",
+            )
+        )
+    head = ("Solver", *names, "tasks", "", "rating", "in units of the judge's margin")
+    parts: list[Part] = [Table("", head, tuple(rows))]
+    if kept:
+        parts.append(f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)")
+    return Section("Held-out tasks: mean share of the rubric met, 95 % interval", parts)
+
+
+def _iteration(reader: RunReader, number: int) -> Section:
+    """Task making of one iteration, and the stages around it. Iteration 0 holds the held-out tasks."""
+    parts: list[Part] = [*_task_making(reader, number)]
+    took = [(f"seconds of {stage}", f"{seconds:,.0f}") for stage, seconds in _seconds(reader, number).items()]
+    judge = _judge(reader, number)
+    if judge["calls"]:
+        took.append(("verdicts of the judge", f"{judge['calls']:,}, {judge['failed']:,} failed"))
+    if took:
+        parts.append(Table("Its stages", ("", ""), tuple(took)))
+    if parts and number and has_ratings(reader.folder, number):
+        ratings = read_ratings(reader.folder, number)
+        parts.append(f"Ruling: {': '.join(filter(None, (ratings.decision, ratings.reason)))}")
+    return Section(f"Iteration {number}{' (held-out tasks)' if number == 0 else ''}", parts)
+
+
+def _task_making(reader: RunReader, number: int) -> Iterator[Table]:
+    (funnel,) = reader.sql(
+        'SELECT count(*) AS documents, count(task) AS "tasks written", '
+        "count(*) FILTER (rubric IS NOT NULL OR reason = 'rubric') AS \"passed the gates\", "
+        'count(rubric) AS "have a rubric", count(mean) AS "tried by the Solver", '
+        "count(*) FILTER (status = 'accepted') AS kept FROM candidates WHERE iteration = ? AND stage = 'tasks'",
+        [number],
     )
+    if not funnel["documents"]:
+        return
+    if number == 0:
+        # Held-out tasks are not filtered by difficulty.
+        del funnel["tried by the Solver"]
+    steps = [(name, f"{count:,}", Bar(count / funnel["documents"])) for name, count in funnel.items()]
+    yield Table("From document to task", ("", "", ""), tuple(steps))
+    ended = _reasons(reader, number).most_common()
+    reasons = [(Link(name, "tasks", iteration=number, reason=name), f"{count:,}") for name, count in ended]
+    yield Table("Ended as", ("", "candidates"), tuple(reasons))
+    # In equal bins from 0 to 1; the last includes 1.
+    bins = reader.sql(
+        "SELECT least(floor(mean * $1 + 1e-9), $1 - 1)::INTEGER AS bin, count(*) AS count FROM candidates "
+        "WHERE iteration = $2 AND stage = 'tasks' AND mean IS NOT NULL GROUP BY bin",
+        [_BINS, number],
+    )
+    if counts := {row["bin"]: row["count"] for row in bins}:
+        rows = []
+        for row in range(_BINS):
+            low, high, count = row / _BINS, (row + 1) / _BINS, counts.get(row, 0)
+            below = high if row < _BINS - 1 else None
+            name = Link(f"{low:.1f}-{high:.1f}", "tasks", iteration=number, low=low, below=below)
+            rows.append((name, f"{count:,}", Bar(count / max(counts.values()))))
+        yield Table(_SCORES, ("mean score", "tasks", ""), tuple(rows))
+    if groups := [*_groups(reader, number, "type"), *_groups(reader, number, "search_turns")]:
+        yield Table(_GROUPS, ("", "kept", "of", "mean score"), tuple(groups))
+
+
+def _groups(reader: RunReader, number: int, field: str) -> Iterator[tuple[str, ...]]:
+    """Candidates that have something in common; their mean score is over those that were tried."""
+    rows = reader.sql(
+        f"SELECT task.{field}::VARCHAR AS name, count(*) AS candidates, "
+        "count(*) FILTER (status = 'accepted') AS accepted, avg(mean) AS mean FROM candidates "
+        "WHERE iteration = ? AND stage = 'tasks' AND task IS NOT NULL GROUP BY name ORDER BY name",
+        [number],
+    )
+    for row in rows:
+        name = words = row["name"]
+        if field == "search_turns":
+            words = f"{name} search{'' if name == '1' else 'es'}"
+        asked = {"type" if field == "type" else "searches": name}
+        score = "" if row["mean"] is None else f"{row['mean']:.3f}"
+        link = Link(words, "tasks", iteration=number, **asked)
+        yield link, f"{row['accepted']:,}", f"{row['candidates']:,}", score
+
+
+def _reasons(reader: RunReader, number: int) -> Counter[str]:
+    """How many candidates of an iteration's task making ended how."""
+    found = Counter[str]()
+    for count in reader.funnel():
+        if (count.iteration, count.stage) == (number, Stage.TASKS):
+            found[count.reason.value] += count.count
+    return found
+
+
+def _seconds(reader: RunReader, number: int) -> dict[str, float]:
+    """How long each finished stage of an iteration took, in the order of the loop."""
+    stages = reader.stages().items()
+    return {stage.value: done.seconds for (iteration, stage), done in stages if iteration == number and done}
+
+
+def _judge(reader: RunReader, number: int) -> dict[str, int]:
+    """The account of an iteration's finished stages."""
+    accounts = [read_account(reader.folder.stage(number, stage).path) for stage in Stage]
+    return {name: sum(getattr(each, name) for each in accounts) for name in ("calls", "unreadable", "failed")}
+
+
+def health_section(checkups: Sequence[Checkup] | None) -> Section:
+    """What is warned of, with the tasks behind it; then every signal, `!` where it warns."""
+    if not checkups:
+        said = "Nothing to measure before iteration 1 has made tasks."
+        return Section("Health", ["Being measured." if checkups is None else said])
+    parts: list[Part] = []
+    for number, found in ((checkup.iteration, found) for checkup in checkups for found in checkup.warnings):
+        lines: list[str] = []
+        for task in found.behind:
+            place = ("tasks", task.iteration, "tasks") if task.iteration else ("compare",)
+            lines.append(Link(f"{task.task_id}  {task.task}", *place, task.task_id))
+            lines += [f"  {task.shown}"] if task.shown else []
+        parts.append(Folded(f"Iteration {number}: {found.warning}", tuple(lines), is_warning=True))
+    rows = [
+        (bounds.title, *map(_value, signals), bounds.unit, _healthy(bounds))
+        for bounds, *signals in zip(BOUNDS.values(), *(checkup.signals for checkup in checkups), strict=True)
+        if any(signal.value is not None for signal in signals)
+    ]
+    numbers = [f"iteration {checkup.iteration}" for checkup in checkups]
+    costs = [
+        (name, *(f"{checkup.costs[name]:,.3g}" if name in checkup.costs else "" for checkup in checkups))
+        for name in dict.fromkeys(name for checkup in checkups for name in checkup.costs)
+    ]
+    title = f"Health: {len(parts) or 'no'} warnings"
+    parts.append(Table(_SIGNALS, ("signal", *numbers, "unit", "healthy"), tuple(rows)))
+    return Section(title, [*parts, Table("What it took", ("", *numbers), tuple(costs))] if costs else parts)
+
+
+def _value(signal: Signal) -> str:
+    if signal.value is None:
+        return ""
+    return f"{signal.value:.3f} {signal.verdict}{' !' if signal.warning else ''}"
+
+
+def _healthy(bounds: Bounds) -> str:
+    match bounds.low, bounds.high:
+        case low, None:
+            return f"at least {low:g}"
+        case None, high:
+            return f"at most {high:g}"
+        case low, high:
+            return f"{low:g} to {high:g}"
+
+
+def training_sections(reader: RunReader) -> list[Section]:
+    """Curves of every iteration over each other, and how the checkpoints met."""
+    found, (rated, ratings) = [], _newest_ratings(reader.folder, reader.iterations())
+    if ratings and ratings.edges:
+        edges = [
+            (
+                Link(f"{edge.newer} against {edge.older}", "compare", a=edge.older, b=edge.newer),
+                *(f"{count:,}" for count in (edge.wins, edge.ties, edge.losses, edge.equal, edge.failed)),
+                "" if edge.mean_margin is None else f"{edge.mean_margin:.3f}",
+            )
+            for edge in ratings.edges
+        ]
+        head = ("", "wins", "ties", "losses", "equal answers", "no verdict", "mean margin")
+        found.append(Section(f"Comparisons up to iteration {rated}", [Table("", head, tuple(edges))]))
+    for stage in (Stage.CHALLENGER, Stage.SOLVER):
+        curves: dict[str, list[Line]] = {}
+        for number in reader.iterations():
+            for name, values in _curves(reader, number, stage).items():
+                if len(values) > 1:
+                    curves.setdefault(name, []).append(
+                        Line(f"iteration {number}", [*values], [*values.values()])
+                    )
+        names = sorted(curves, key=lambda name: (*_FIRST_CURVES, name).index(name))
+        figures = [Figure(name, tuple(curves[name]), name in _FIRST_CURVES) for name in names]
+        if figures:
+            found.append(Section(f"Training of the {stage.capitalize()}", figures))
+    return found or [Section("Training", ["No curve has two points yet."])]
+
+
+def _curves(reader: RunReader, number: int, stage: Stage) -> dict[str, dict[int, float]]:
+    """Every number that the steps of a training logged, by step, in the order in which they first appear."""
+    found: dict[str, dict[int, float]] = {}
+    for place, row in enumerate(reader.metrics(number, stage), start=1):
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                found.setdefault(name, {})[int(row.get("step", place))] = float(value)
+    return found
+
+
+def ending_sections(run: Run, reader: RunReader) -> list[Section]:
+    """What a person reads when `scope run` ends: the run, one held-out task, where things are, what to do next."""
+    folder, kept = run.folder, kept_solver(run.folder)
+    last, ratings = _newest_ratings(folder, reader.iterations())
+    example = _example(reader, list(ratings.held_out) if ratings else [])
+    places = [("corpus.jsonl", "the documents of this run"), ("summary.json", "these numbers")]
+    if last:
+        places.append(
+            (f"iteration-{last:02d}/tasks/", "candidates, rollouts and grades, one JSON object a line")
+        )
+    if kept:
+        places.append(("best/", f"the Solver that was kept, {kept.solver}"))
+    again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
+    # What in the run's own config would end the command at once.
+    if run.config.stop_after is not None:
+        again += " --set stop_after=null"
+    if last and run.stop_reason(last):
+        again += " --set compare.stop=never"
+    following = [
+        (again, "one more iteration"),
+        ("scope run --name other --seed 1", "another seed, another run"),
+        ("scope config", "every setting and its value"),
+    ]
+    brief = [
+        Section(title, [part for part in parts if not (isinstance(part, Table) and part.title in _DETAILS)])
+        for title, parts in (*run_sections(reader, examine(reader)), *training_sections(reader))
+    ]
+    return [
+        *brief,
+        *([Section("One held-out task (`scope tasks show` has them all)", example)] if example else []),
+        Section(f"Where things are: {folder.path}/", [Table("", ("", ""), tuple(places))]),
+        Section("What next", [f"{command}   {why}" for command, why in following]),
+    ]
+
+
+def _example(reader: RunReader, names: Sequence[str]) -> list[Part]:
+    """A held-out task, and what the first and the last Solver said to it: the one whose score changed most."""
+    scores = reader.scores()
+    answered = {short_name(score.checkpoint) for score in scores}
+    if len(names) < 2 or not {names[0], names[-1]} <= answered:
+        return []
+    changes = task_changes(reader, scores, names[0], names[-1])
+    if not changes:
+        return []
+    told = max(changes, key=lambda change: abs(change.gain or 0.0))
+    answers = {
+        short_name(attempt.rollout.checkpoint): attempt.rollout.answer
+        for attempt in reader.attempts_on(told.task_id)
+        if attempt.stage is Stage.COMPARE
+    }
+    parts: list[Part] = [_shortened(told.text)]
+    for name, score in ((names[0], told.before), (names[-1], told.after)):
+        met = "not graded" if score is None else f"{score:.2f}"
+        parts.append(f"{name} ({met}): {_shortened(answers.get(name) or 'no answer')}")
+    return parts
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def summarise(run: Run) -> dict[str, object]:
     """What `summary.json` holds: the funnel, reward curves and comparison of each iteration, the held-out table in the
     order S_0, S_1, ..., and what health warns of, with the tasks behind it.
     """
+    fork, kept, noise = read_fork(run.folder), kept_solver(run.folder), run.config.judge.noise
     with RunReader(run.folder.path) as reader:
-        finished = {place for place, manifest in reader.stages().items() if manifest}
-        numbers = range(1, run.config.iterations + 1)
-        done = [number for number in numbers if (number, Stage.COMPARE) in finished]
-        iterations = [_summary_of(reader, run.config, _iteration(reader, number)) for number in done]
-        checkups = [checkup for checkup in examine(reader) if checkup.iteration in done]
-    rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
-    held_out = read_ratings(run.folder, rated[-1]).model_dump()["held_out"] if rated else {}
-    fork, kept = read_fork(run.folder), kept_solver(run.folder)
+        compared = [
+            number for (number, stage), end in reader.stages().items() if end and stage is Stage.COMPARE
+        ]
+        done = [number for number in compared if 1 <= number <= run.config.iterations]
+        iterations = [_summary_of(reader, run, number) for number in done]
+        warnings = [
+            {"iteration": checkup.iteration, "signal": found.name, "text": found.warning}
+            | found.model_dump(mode="json", include={"behind"})
+            for checkup in examine(reader)
+            if checkup.iteration in done
+            for found in checkup.warnings
+        ]
+    _, ratings = _newest_ratings(run.folder, [0, *done])
+    held_out = ratings.model_dump()["held_out"] if ratings else {}
     return {
         "run": run.config.name,
         "config_hash": run.config.hash,
@@ -150,148 +395,45 @@ def summarise(run: Run) -> dict[str, object]:
             name: groups["all"] | {"groups": groups} for name, groups in held_out.items() if "all" in groups
         },
         **({"kept": kept.model_dump(mode="json")} if kept else {}),
-        **({"judge_noise": run.config.judge.noise.description} if run.config.judge.noise else {}),
-        "warnings": [found.model_dump(mode="json") for checkup in checkups for found in checkup.warnings],
+        **({"judge_noise": noise.description} if noise else {}),
+        "warnings": warnings,
         **({"shared": fork.model_dump(mode="json", include={"run", "after"})} if fork else {}),
     }
 
 
-def _summary_of(reader: RunReader, config: RunConfig, found: IterationOverview) -> dict[str, Any]:
+def _summary_of(reader: RunReader, run: Run, number: int) -> dict[str, Any]:
     """An iteration: what came of it, and what it was to reach, tasks to accept and steps of the Solver."""
-    number, rejected = found.iteration, dict(found.reasons)
-    accepted = rejected.pop(Reason.ACCEPTED.value, 0)
+    rejected = dict(_reasons(reader, number).most_common())
+    candidates, accepted = sum(rejected.values()), rejected.pop(Reason.ACCEPTED.value, 0)
     ratings = read_ratings(reader.folder, number) if has_ratings(reader.folder, number) else None
     (row,) = reader.sql(
         "SELECT avg(mean) AS mean FROM candidates WHERE iteration = ? AND stage = 'tasks' AND status = 'accepted'",
         [number],
     )
-    curves = {stage: {line.name: line.values for line in lines} for stage, lines in found.curves.items()}
-    ends: dict[Stage, dict[str, Any]] = {
-        stage: {"steps": len(reader.metrics(number, stage))} for stage in curves
-    }
-    for stage, name in (
-        *((Stage.CHALLENGER, name) for name in ("reward", "difficulty")),
-        *((Stage.SOLVER, name) for name in ("reward", "rubric", "non_zero_advantage")),
-    ):
-        # Means over the first and last quarter of the steps, and the whole curve.
-        values = curves[stage].get(name, ())
-        first, last = first_and_last(values) or (None, None)
-        curve = [round(value, 4) for value in values]
-        ends[stage] |= {f"{name}_first": first, f"{name}_last": last, f"{name}_curve": curve}
     return {
         "iteration": number,
-        "candidates": sum(found.reasons.values()),
+        "candidates": candidates,
         "rejected": rejected,
         "accepted": accepted,
         "mean_score": row["mean"],
-        "challenger": ends[Stage.CHALLENGER],
-        "solver": ends[Stage.SOLVER],
+        "challenger": _ends(reader, number, Stage.CHALLENGER, "reward", "difficulty"),
+        "solver": _ends(reader, number, Stage.SOLVER, "reward", "rubric", "non_zero_advantage"),
         "compare": ratings.ratings if ratings else {},
         "decision": {"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
-        "judge": found.judge,
-        "seconds": found.seconds,
-        "target": config.tasks.target if (number, Stage.TASKS) in stages_of(config) else None,
-        "solver_steps": config.solver.steps,
+        "judge": _judge(reader, number),
+        "seconds": _seconds(reader, number),
+        "target": run.config.tasks.target if (number, Stage.TASKS) in stages_of(run.config) else None,
+        "solver_steps": run.config.solver.steps,
     }
 
 
-def judge_checks(folder: RunFolder, played: People | None) -> dict[str, Estimate]:
-    """Of a run: its canaries, its audit, and the people who judged; {} where there is none of them."""
-    found = canary_shares(read_canaries(folder))
-    if (report := read_audit(folder)) is not None:
-        found |= report.checks
-    for row in played.agreement if played else ():
-        kappa = "" if row.kappa is None else f"kappa {shown(row.kappa)}"
-        alone = f"judge alone yes {row.judge_alone}, person alone yes {row.person_alone}"
-        found[f"agree with people: {row.name}"] = Estimate(
-            value=row.agreed / row.questions,
-            low=None,
-            high=None,
-            items=row.questions,
-            note=", ".join(filter(None, (kappa, alone))),
-        )
+def _ends(reader: RunReader, number: int, stage: Stage, *names: str) -> dict[str, Any]:
+    """Of each curve the means over the first and last quarter of the steps, and the whole curve."""
+    found: dict[str, Any] = {"steps": len(reader.metrics(number, stage))}
+    curves = _curves(reader, number, stage)
+    for name in names:
+        values = [*curves.get(name, {}).values()]
+        first, last = first_and_last(values) or (None, None)
+        found |= {f"{name}_first": first, f"{name}_last": last}
+        found[f"{name}_curve"] = [round(value, 4) for value in values]
     return found
-
-
-def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
-    ruling, reasons = "", Counter[str]()
-    for count in reader.funnel():
-        if (count.iteration, count.stage) == (iteration, Stage.TASKS):
-            reasons[count.reason.value] += count.count
-    if iteration and has_ratings(reader.folder, iteration):
-        ratings = read_ratings(reader.folder, iteration)
-        ruling = f"{ratings.decision}: {ratings.reason}" if ratings.reason else ratings.decision
-    return IterationOverview(
-        iteration=iteration,
-        funnel=_funnel(reader, iteration),
-        reasons=dict(reasons.most_common()),
-        histogram=_histogram(reader, iteration),
-        by_type=_groups(reader, iteration, "task.type"),
-        by_search_turns=_groups(reader, iteration, "task.search_turns"),
-        curves={
-            stage: tuple(_curves(reader, iteration, stage)) for stage in (Stage.CHALLENGER, Stage.SOLVER)
-        },
-        seconds=_seconds(reader, iteration),
-        judge=_judge(reader, iteration),
-        ruling=ruling,
-    )
-
-
-def _curves(reader: RunReader, iteration: int, stage: Stage) -> list[Line]:
-    """Every number that the steps of a training logged, in the order in which they first appear."""
-    steps: dict[str, list[int]] = {}
-    values: dict[str, list[float]] = {}
-    for number, row in enumerate(reader.metrics(iteration, stage), start=1):
-        for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                steps.setdefault(name, []).append(int(row.get("step", number)))
-                values.setdefault(name, []).append(float(value))
-    return [Line(name, tuple(steps[name]), tuple(values[name])) for name in steps]
-
-
-def _seconds(reader: RunReader, iteration: int) -> dict[str, float]:
-    """How long each finished stage of an iteration took, in the order of the loop."""
-    return {
-        stage.value: manifest.seconds
-        for (number, stage), manifest in reader.stages().items()
-        if number == iteration and manifest
-    }
-
-
-def _judge(reader: RunReader, iteration: int) -> dict[str, int]:
-    accounts = [read_account(reader.folder.stage(iteration, stage).path) for stage in Stage]
-    return {name: sum(getattr(each, name) for each in accounts) for name in ("calls", "unreadable", "failed")}
-
-
-def _funnel(reader: RunReader, iteration: int) -> dict[str, int]:
-    (row,) = reader.sql(
-        'SELECT count(*) AS documents, count(task) AS "tasks written", '
-        "count(*) FILTER (rubric IS NOT NULL OR reason = 'rubric') AS \"passed the gates\", "
-        'count(rubric) AS "have a rubric", count(mean) AS "tried by the Solver", '
-        "count(*) FILTER (status = 'accepted') AS kept FROM candidates WHERE iteration = ? AND stage = 'tasks'",
-        [iteration],
-    )
-    if iteration == 0:
-        # Held-out tasks are not filtered by difficulty.
-        row.pop("tried by the Solver")
-    return row if row["documents"] else {}
-
-
-def _histogram(reader: RunReader, iteration: int) -> tuple[int, ...]:
-    rows = reader.sql(
-        "SELECT least(floor(mean * ? + 1e-9), ? - 1)::INTEGER AS bin, count(*) AS count FROM candidates "
-        "WHERE iteration = ? AND stage = 'tasks' AND mean IS NOT NULL GROUP BY bin",
-        [BINS, BINS, iteration],
-    )
-    counts = {row["bin"]: row["count"] for row in rows}
-    return tuple(counts.get(number, 0) for number in range(BINS)) if counts else ()
-
-
-def _groups(reader: RunReader, iteration: int, column: str) -> tuple[TaskGroup, ...]:
-    rows = reader.sql(
-        f"SELECT {column}::VARCHAR AS name, count(*) AS candidates, "
-        "count(*) FILTER (status = 'accepted') AS accepted, avg(mean) AS mean_score FROM candidates "
-        "WHERE iteration = ? AND stage = 'tasks' AND task IS NOT NULL GROUP BY name ORDER BY name",
-        [iteration],
-    )
-    return tuple(TaskGroup(**row) for row in rows)

@@ -23,8 +23,12 @@ from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
 from scope_selfplay.prompts.folder import load_pack, names_in, shipped_prompts
 from scope_selfplay.prompts.pack import Pack, diff_packs
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.overview import Overview, judge_checks, overview
-from scope_selfplay.report.people import people
+from scope_selfplay.report.overview import (
+    health_section,
+    judged_sections,
+    recorded_sections,
+    training_sections,
+)
 from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
 from scope_selfplay.report.rendering import (
     BadParameterError,
@@ -36,8 +40,6 @@ from scope_selfplay.report.sections import (
     Link,
     Section,
     evaluation_sections,
-    run_sections,
-    training_sections,
 )
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.folder import RunFolder, Stage
@@ -54,6 +56,9 @@ _FRESH_FOR = 1.0
 """Seconds until the folder is looked at again."""
 
 
+MakeSections = Callable[[RunReader], list[Section]]
+
+
 class ShownRun:
     """One reader for all requests. Raises RecordError when the folder is not a run."""
 
@@ -62,7 +67,7 @@ class ShownRun:
         self._looked = time.monotonic()
         self._lock = threading.Lock()
         self._changes = 0
-        self._numbers: Overview | None = None
+        self._made: dict[MakeSections, list[Section]] = {}
         # Apart from `_lock`: other pages do not wait while the numbers are made.
         self._counting = threading.Lock()
         self._path = path
@@ -80,24 +85,24 @@ class ShownRun:
             if time.monotonic() - self._looked >= _FRESH_FOR:
                 if self.reader.refresh():
                     self._changes += 1
-                    self._numbers = None
+                    self._made = {}
                     self._is_outdated = True
                 self._looked = time.monotonic()
         return self.reader
 
-    def numbers(self) -> Overview:
-        """All but health, which `checkups` gives."""
+    def made(self, make: MakeSections) -> list[Section]:
+        """Sections of what is recorded, made anew only after something was."""
         with self._counting:
             self.fresh()
             with self._lock:
-                known, changes = self._numbers, self._changes
+                known, changes = self._made.get(make), self._changes
             if known is not None:
                 return known
-            made = overview(self.reader, health=False)
+            made = make(self.reader)
             with self._lock:
                 # What was taken in meanwhile is not in them.
                 if self._changes == changes:
-                    self._numbers = made
+                    self._made[make] = made
             return made
 
     def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
@@ -182,12 +187,10 @@ class PageNotFoundError(Exception):
 def overview_page(run: ShownRun) -> Page:
     """Held-out tasks, funnels, scores, the judge, health; the checkups may still be on their way."""
     # They are measured in a process of their own: the sooner they begin, the better.
-    checkups, played = run.checkups(), people(run.reader)
-    # Those of people and of the judge's checks are no stage's: no new record of the run says that there are more.
-    fresh = {"people": played, "judge": judge_checks(run.reader.folder, played)}
-    page = run.numbers().model_copy(update=fresh)
-    refresh = 3 if checkups is None else 30 if page.unfinished else 0
-    return sections_page("Overview", run_sections(page, checkups), refresh)
+    checkups = run.checkups()
+    shown = [*run.made(recorded_sections), *judged_sections(run.reader), health_section(checkups)]
+    refresh = 3 if checkups is None else 0 if all(run.reader.stages().values()) else 30
+    return sections_page("Overview", shown, refresh)
 
 
 def sections_page(title: str, sections: Sequence[Section], refresh: int = 0) -> Page:
@@ -249,7 +252,7 @@ def rejected_page(run: ShownRun) -> Page:
 
 def training_page(run: ShownRun) -> Page:
     """Curves of every iteration over each other, and how the checkpoints met."""
-    return sections_page("Training", training_sections(run.numbers()))
+    return sections_page("Training", run.made(training_sections))
 
 
 def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:

@@ -3,64 +3,59 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scope_selfplay.base.intervals import Estimate
-from scope_selfplay.base.values import Candidate, CandidateStatus, Comparison, Grade, Outcome, Role, Value
+from scope_selfplay.base.intervals import Estimate, shown
+from scope_selfplay.base.values import Candidate, CandidateStatus, Comparison, Grade, Outcome, Role
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.query import GradedRollout
-from scope_selfplay.store.ratings import CheckpointPair
 from scope_selfplay.store.reader import RunReader
 
 
-class JudgeAgreement(Value):
-    """Judge and people over the same questions. In comparisons, yes is the answer that the person saw first."""
-
-    name: str
-    """`gate_<name>`, `criteria`, `criteria: <dimension>` or `comparisons`."""
-    questions: int
-    agreed: int
-    kappa: Estimate | None
-    """Cohen's, over tasks."""
-    judge_alone: int
-    """Questions to which the judge says yes and the person no."""
-    person_alone: int
-
-
-class People(Value):
-    """Absent numbers are None; `written` counts tasks that people wrote, `accepted` those of them that were kept."""
-
-    answers: int
-    mean_score: float | None
-    written: int
-    accepted: int
-    verdicts: int
-    agreement: tuple[JudgeAgreement, ...]
-    duels: tuple[CheckpointPair, ...]
-    """Checkpoints by the people who compared their answers blind."""
-
-
-def people(reader: RunReader) -> People | None:
-    """None where nobody has played in the run."""
+def deeds_of_people(reader: RunReader) -> str:
+    """What they did, in lines; "" where nobody has played. How far the judge agrees is `agreement_with_people`."""
     human = HumanFolder(reader.folder)
     if not human.path.is_dir():
-        return None
+        return ""
     rollouts = [rollout for rollout in human.rollouts() if rollout.checkpoint == HUMAN]
     answers = [rollout for rollout in rollouts if rollout.role is Role.SOLVER]
     grades = human.grades()
-    scores = [grades[made.id].score for made in answers if made.id in grades]
-    known = [score for score in scores if score is not None]
+    known = [score for made in answers if made.id in grades and (score := grades[made.id].score) is not None]
     written = {rollout.id for rollout in rollouts if rollout.role is Role.CHALLENGER}
     own = [made for made in human.candidates() if made.challenger_rollout_id in written]
-    return People(
-        answers=len(answers),
-        mean_score=sum(known) / len(known) if known else None,
-        written=len(own),
-        accepted=sum(made.status is CandidateStatus.ACCEPTED for made in own),
-        verdicts=len(human.verdicts()),
-        agreement=tuple(_agreements(reader, human)),
-        duels=_duels(human.comparisons()),
+    accepted = sum(made.status is CandidateStatus.ACCEPTED for made in own)
+    mean = f", mean score {sum(known) / len(known):.3f}" if known else ""
+    done = f"{len(answers)} answers{mean}; {len(own)} tasks written, {accepted} accepted"
+    return "\n".join([done, *_duels(human.comparisons())])
+
+
+def agreement_with_people(reader: RunReader) -> dict[str, Estimate]:
+    """Judge and people over the same questions, by `gate_<name>`, `criteria`, `criteria: <dimension>`, `comparisons`.
+
+    In comparisons, yes is the answer that the person saw first. Kappa is Cohen's, over tasks.
+    """
+    human, labels = HumanFolder(reader.folder), dict[str, list[Labels]]()
+    for names, found in _labels(reader, human.verdicts()):
+        for name in names:
+            labels.setdefault(name, []).append(found)
+    rows = {name: labels[name] for name in sorted(labels)}
+    if compared := list(_labels_of_comparisons(reader, human.comparisons())):
+        rows["comparisons"] = compared
+    return {f"agree with people: {name}": _agreement(own) for name, own in rows.items()}
+
+
+def _agreement(labels: Sequence[Labels]) -> Estimate:
+    kappa = kappa_over_tasks(labels)
+    judge_alone = sum(each.judge is True and each.person is False for each in labels)
+    person_alone = sum(each.judge is False and each.person is True for each in labels)
+    alone = f"judge alone yes {judge_alone}, person alone yes {person_alone}"
+    return Estimate(
+        value=sum(each.judge == each.person for each in labels) / len(labels),
+        low=None,
+        high=None,
+        items=len(labels),
+        note=", ".join(filter(None, (f"kappa {shown(kappa)}" if kappa else "", alone))),
     )
 
 
@@ -78,28 +73,6 @@ def answers_by_people(reader: RunReader, task_id: str) -> list[GradedRollout]:
 def verdicts_by_people(reader: RunReader, task_id: str) -> list[HumanVerdict]:
     """What people said to the judge's questions about a task."""
     return [verdict for verdict in HumanFolder(reader.folder).verdicts() if verdict.task_id == task_id]
-
-
-def _agreements(reader: RunReader, human: HumanFolder) -> Iterator[JudgeAgreement]:
-    labels: dict[str, list[Labels]] = {}
-    for names, found in _labels(reader, human.verdicts()):
-        for name in names:
-            labels.setdefault(name, []).append(found)
-    for name, found_labels in sorted(labels.items()):
-        yield _agreement(name, found_labels)
-    if compared := list(_labels_of_comparisons(reader, human.comparisons())):
-        yield _agreement("comparisons", compared)
-
-
-def _agreement(name: str, labels: Sequence[Labels]) -> JudgeAgreement:
-    return JudgeAgreement(
-        name=name,
-        questions=len(labels),
-        agreed=sum(each.judge == each.person for each in labels),
-        kappa=kappa_over_tasks(labels),
-        judge_alone=sum(each.judge is True and each.person is False for each in labels),
-        person_alone=sum(each.judge is False and each.person is True for each in labels),
-    )
 
 
 def _labels(reader: RunReader, verdicts: Iterable[HumanVerdict]) -> Iterator[tuple[list[str], Labels]]:
@@ -155,24 +128,18 @@ def _records(reader: RunReader, kind: RecordKind, column: str, ids: Sequence[str
         yield from reader.records(kind, f"{column} IN ({marks})", ids)
 
 
-def _duels(comparisons: Iterable[HumanComparison]) -> tuple[CheckpointPair, ...]:
+def _duels(comparisons: Iterable[HumanComparison]) -> Iterator[str]:
+    """Checkpoints by the people who compared their answers blind, a line each."""
     found: dict[tuple[str, str], list[float]] = {}
     for each in comparisons:
         outcome = each.comparison.outcome
         if outcome is not None:
             older, newer = sorted((each.first, each.second), key=_age)
             gain = outcome.second - outcome.first
-            found.setdefault((older, newer), []).append(gain if each.second == newer else -gain)
-    return tuple(
-        CheckpointPair(
-            older=older,
-            newer=newer,
-            wins=sum(gain > 0 for gain in gains),
-            ties=sum(gain == 0 for gain in gains),
-            losses=sum(gain < 0 for gain in gains),
-        )
-        for (older, newer), gains in sorted(found.items())
-    )
+            found.setdefault((newer, older), []).append(gain if each.second == newer else -gain)
+    for (newer, older), gains in sorted(found.items()):
+        won, lost = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+        yield f"{newer} against {older}, blind: won {won}, equal {len(gains) - won - lost}, lost {lost}"
 
 
 def _age(checkpoint: str) -> tuple[int, str]:

@@ -390,7 +390,7 @@ def signals_of_two(
             known = ", ".join(map(str, checkups)) or "none"
             raise RecordError(f"iteration {number} has made no tasks; those that have: {known}")
     pairs = zip(checkups[before].signals, checkups[after].signals, strict=True)
-    rows = [(one.title, one.value, two.value, one.unit) for one, two in pairs]
+    rows = [(one.bounds.title, one.value, two.value, one.bounds.unit) for one, two in pairs]
     return [row for row in rows if row[1:3] != (None, None)]
 
 

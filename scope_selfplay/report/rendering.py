@@ -23,7 +23,8 @@ from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.report import charts
-from scope_selfplay.report.overview import overview
+from scope_selfplay.report.health import examine
+from scope_selfplay.report.overview import run_sections, training_sections
 from scope_selfplay.report.record import (
     WholeTask,
     describe_item,
@@ -36,8 +37,6 @@ from scope_selfplay.report.sections import (
     Folded,
     Section,
     evaluation_sections,
-    run_sections,
-    training_sections,
 )
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskQuery
@@ -189,10 +188,14 @@ def page_environment(links: Links, static: dict[str, str], navigation: dict[str,
 
 def render_report(reader: RunReader) -> str:
     """A run: its overview, its training, and sample tasks. Raises RecordError for a damaged run."""
-    page = overview(reader)
+    name = reader.settings.get("name", reader.folder.path.name)
     samples: list[Folded | str] = [*_samples(reader)] or ["None yet."]
-    shown = [*run_sections(page, page.health), *training_sections(page), Section("Sample tasks", samples)]
-    return _saved(f"{page.run}: self-play report", shown)
+    shown = [
+        *run_sections(reader, examine(reader)),
+        *training_sections(reader),
+        Section("Sample tasks", samples),
+    ]
+    return _saved(f"{name}: self-play report", shown)
 
 
 def render_evaluation(reader: EvaluationReader) -> str:

@@ -1,12 +1,14 @@
 """What a checkup consists of: measured values, the bounds that they are held against, the tasks behind warnings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from scope_selfplay.base.gates import GATES
+from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.values import Value
 
+LOOKS = 5
+"""Intervals hold 99 %, as five of 95 % at once: a run asks dozens of questions, and chance must not answer them."""
 LEAST_TASKS = 20
 """Signals that compare tasks or answers by their words, and those with intervals, say nothing about fewer."""
 
@@ -126,8 +128,7 @@ class Evidence(Value):
     shown: str = ""
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A value, its 99 % interval over tasks where chance matters, and the tasks in which it is seen.
 
     `about` says what it was found in, such as the criterion that repeats.
@@ -140,50 +141,53 @@ class Measured:
 
 
 class Signal(Value):
-    """One measured value; None where nothing could be measured. `warning` says what is wrong, "" when nothing is.
-
-    `low` and `high` bound what is healthy. `behind` names tasks where there is a warning that comes from single ones.
-    """
+    """What was measured of one iteration against its bounds; without a value where nothing could be."""
 
     name: str
-    title: str
-    unit: str
-    low: float | None
-    high: float | None
     value: float | None = None
     interval: tuple[float, float] | None = None
-    verdict: str = ""
-    """`fine`, `low` or `high`, `by chance` where chance may be why it is out of bounds; "" without a value."""
-    warning: str = ""
+    about: str = ""
     behind: tuple[Evidence, ...] = ()
 
+    @property
+    def bounds(self) -> Bounds:
+        return BOUNDS[self.name]
 
-class HealthWarning(Value):
-    """A signal outside of its bounds, in one line for a person, with the tasks in which it is seen."""
+    @property
+    def verdict(self) -> str:
+        """`fine`, `low` or `high`, `by chance` where its interval is not wholly out of bounds; "" without a value."""
+        if self.value is None:
+            return ""
+        least, greatest = self.interval or (self.value, self.value)
+        low, high = self.bounds.low, self.bounds.high
+        if low is not None and self.value < low:
+            return "low" if greatest < low else "by chance"
+        if high is not None and self.value > high:
+            return "high" if least > high else "by chance"
+        return "fine"
 
-    iteration: int
-    signal: str
-    text: str
-    behind: tuple[Evidence, ...]
+    @property
+    def warning(self) -> str:
+        """In one line for a person; "" when nothing is wrong."""
+        if self.verdict not in ("low", "high"):
+            return ""
+        limit = f"under {self.bounds.low:g}" if self.verdict == "low" else f"over {self.bounds.high:g}"
+        interval = " [{:.3g}, {:.3g}]".format(*self.interval) if self.interval else ""
+        about = f' ("{self.about}")' if self.about else ""
+        return f"{self.bounds.title}{about}: {self.value:.3g}{interval} is {limit}: {self.bounds.meaning}"
 
 
-class Checkup(Value):
+class Checkup(NamedTuple):
     """All signals of one iteration, in the order of `BOUNDS`, and what it took."""
 
     iteration: int
     signals: tuple[Signal, ...]
-    costs: dict[str, float]
+    costs: Mapping[str, float]
     """Of an accepted task, and GPU-hours, by name; only what is known."""
 
     @property
-    def warnings(self) -> list[HealthWarning]:
-        return [
-            HealthWarning(
-                iteration=self.iteration, signal=signal.name, text=signal.warning, behind=signal.behind
-            )
-            for signal in self.signals
-            if signal.warning
-        ]
+    def warnings(self) -> list[Signal]:
+        return [signal for signal in self.signals if signal.warning]
 
 
 def evidence(iteration: int, task_id: str, task: str, shown: str = "") -> Evidence:
@@ -191,39 +195,16 @@ def evidence(iteration: int, task_id: str, task: str, shown: str = "") -> Eviden
     return Evidence(iteration=iteration, task_id=task_id, task=_cut(task), shown=_cut(shown))
 
 
+def measured(found: Estimate, about: str = "", behind: tuple[Evidence, ...] = ()) -> Measured:
+    interval = None if found.low is None or found.high is None else (found.low, found.high)
+    return Measured(found.value, interval, about, behind)
+
+
 def signal_of(name: str, found: Measured | float | None) -> Signal:
-    """A value against its bounds. One with an interval warns only where the whole interval is outside of them."""
-    measured = Measured(found) if isinstance(found, int | float) else found
-    bounds = BOUNDS[name]
-    signal = Signal(name=name, title=bounds.title, unit=bounds.unit, low=bounds.low, high=bounds.high)
-    if measured is None:
-        return signal
-    side, warning = _verdict(bounds, measured)
-    return signal.model_copy(
-        update={
-            "value": measured.value,
-            "interval": measured.interval,
-            "verdict": side,
-            "warning": warning,
-            "behind": measured.behind[:SHOWN] if warning else (),
-        }
-    )
-
-
-def _verdict(bounds: Bounds, measured: Measured) -> tuple[str, str]:
-    """On which side of its bounds a value is, and the warning about it."""
-    value, (least, greatest) = measured.value, measured.interval or (measured.value, measured.value)
-    if bounds.low is not None and value < bounds.low:
-        is_certain, side, limit = greatest < bounds.low, "low", f"under {bounds.low:g}"
-    elif bounds.high is not None and value > bounds.high:
-        is_certain, side, limit = least > bounds.high, "high", f"over {bounds.high:g}"
-    else:
-        return "fine", ""
-    if not is_certain:
-        return "by chance", ""
-    interval = " [{:.3g}, {:.3g}]".format(*measured.interval) if measured.interval else ""
-    about = f' ("{measured.about}")' if measured.about else ""
-    return side, f"{bounds.title}{about}: {value:.3g}{interval} is {limit}: {bounds.meaning}"
+    if found is None:
+        return Signal(name=name)
+    known = found if isinstance(found, Measured) else Measured(found)
+    return Signal(name=name, **known._replace(behind=known.behind[:SHOWN])._asdict())
 
 
 def _cut(text: str) -> str:

@@ -18,7 +18,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.report.overview import overview
+from scope_selfplay.report.overview import recorded_sections
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import stages_of
@@ -79,9 +79,9 @@ def test_a_fork_has_the_finished_iterations_and_its_own_settings(source: RunFold
     # It opens as a run of its own, and says whose iterations it has.
     open_run(kept, root, Progress())
     with RunReader(new.path) as reader:
-        shared = overview(reader, health=False).shared
-    assert shared.startswith("iterations 0 to 1 are those of the run demo; from then on ")
-    assert "challenger.freeze_after=1" in shared and shared in run_card(new, "other")
+        (shared,) = (each for each in recorded_sections(reader)[0].parts if "are those of" in str(each))
+    assert str(shared).startswith("Iterations 0 to 1 are those of the run demo; from then on ")
+    assert "challenger.freeze_after=1" in str(shared) and str(shared)[1:] in run_card(new, "other")
 
 
 def test_a_fork_of_a_fork_knows_the_config_of_every_iteration(source: RunFolder) -> None:

@@ -41,13 +41,13 @@ def checkups_of(path: Path) -> list[Checkup]:
 
 
 def names_of(checkup: Checkup) -> set[str]:
-    return {found.signal for found in checkup.warnings}
+    return {found.name for found in checkup.warnings}
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_run_that_learns_what_is_asked_raises_nothing(tmp_path: Path, seed: int) -> None:
     found = checkups_of(write_invented(tmp_path / "run", Course(), seed=seed))
-    assert [warning.text for checkup in found for warning in checkup.warnings] == []
+    assert [warning.warning for checkup in found for warning in checkup.warnings] == []
 
 
 def test_a_solver_that_stands_still_raises_nothing(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_fault_raises_its_own_warnings_with_tasks(tmp_path: Path, fault: str) 
     found = checkups_of(write_invented(tmp_path / "run", course, seed=2))
     assert [names_of(each) for each in found] == [set(first.split()), set(second.split())]
     for warning in (warning for checkup in found for warning in checkup.warnings):
-        assert warning.behind, warning.text
+        assert warning.behind, warning.warning
 
 
 def test_nothing_is_said_about_fewer_than_twenty_tasks(tmp_path: Path) -> None:
@@ -122,6 +122,6 @@ def test_a_task_that_lost_its_answer_is_shown_without_one(tmp_path: Path) -> Non
         stage.grades, [each.model_copy(update={"verdicts": unmet, "score": 0.0}) for each in grades]
     )
     first, _ = checkups_of(path)
-    behind = {found.signal: found.behind for found in first.warnings}
+    behind = {found.name: found.behind for found in first.warnings}
     assert set(behind) == {"solver_gain"}
     assert {task.shown for task in behind["solver_gain"]} == {"(no answer)"}

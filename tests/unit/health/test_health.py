@@ -125,7 +125,7 @@ def test_a_run_that_has_made_no_tasks_has_no_checkup(tmp_path: Path) -> None:
 
 
 def texts_of(checkup: Checkup) -> list[str]:
-    return [found.text for found in checkup.warnings]
+    return [found.warning for found in checkup.warnings]
 
 
 def values_of(folder: RunFolder) -> list[dict[str, float | None]]:

@@ -13,10 +13,10 @@ from scope_selfplay.driver.local import write_summary
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.overview import overview
+from scope_selfplay.report.overview import ending_sections, run_sections
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.rendering import render_report
-from scope_selfplay.report.sections import ending_sections, run_sections, text_of
+from scope_selfplay.report.sections import text_of
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
@@ -34,7 +34,7 @@ def checkups(old_world: Path) -> list[Checkup]:
 
 
 def warned(checkup: Checkup) -> set[str]:
-    return {found.signal for found in checkup.warnings}
+    return {found.name for found in checkup.warnings}
 
 
 def test_a_learnt_habit_raises_its_warnings_and_no_others(checkups: list[Checkup]) -> None:
@@ -62,7 +62,7 @@ def test_every_warning_names_tasks_of_the_run_in_which_it_is_seen(
 
 def test_the_answers_behind_a_warning_do_what_it_says(checkups: list[Checkup]) -> None:
     (checkup, _) = checkups
-    behind = {found.signal: found.behind for found in checkup.warnings}
+    behind = {found.name: found.behind for found in checkup.warnings}
     assert all(" lies in " in task.shown for task in behind["kind_gain"])
     for task in behind["repeated_sentences"]:
         *_, before, last = [part for part in task.shown.split(".") if part.strip()]
@@ -73,10 +73,9 @@ def test_the_terminal_and_the_report_show_the_warnings_with_their_tasks(
     old_world: Path, checkups: list[Checkup]
 ) -> None:
     with RunReader(old_world) as reader:
-        found_page = overview(reader)
-        text, page = "\n".join(text_of(run_sections(found_page, found_page.health))), render_report(reader)
-    for found in (found for checkup in checkups for found in checkup.warnings):
-        assert f"Iteration {found.iteration}: {found.text}" in text
+        text, page = "\n".join(text_of(run_sections(reader, examine(reader)))), render_report(reader)
+    for number, found in ((checkup.iteration, found) for checkup in checkups for found in checkup.warnings):
+        assert f"Iteration {number}: {found.warning}" in text
         assert found.behind[0].task_id in text and found.behind[4].task_id in page
 
 
@@ -91,10 +90,13 @@ def test_the_summary_keeps_the_warnings_and_prints_them(
     write_summary(run)
     summary = json.loads(folder.summary.read_text())
     expected = [found for checkup in checkups for found in checkup.warnings]
-    assert summary["warnings"] == [found.model_dump(mode="json") for found in expected]
+    assert [(each["signal"], each["text"]) for each in summary["warnings"]] == [
+        (found.name, found.warning) for found in expected
+    ]
+    assert all(set(each) == {"iteration", "signal", "text", "behind"} for each in summary["warnings"])
     with RunReader(folder.path) as reader:
-        shown = "\n".join(text_of(ending_sections(run, overview(reader))))
-    assert all(found.text in shown and found.behind[0].task_id in shown for found in expected)
+        shown = "\n".join(text_of(ending_sections(run, reader)))
+    assert all(found.warning in shown and found.behind[0].task_id in shown for found in expected)
 
 
 def test_the_page_links_every_warning_to_its_tasks(old_world: Path, checkups: list[Checkup]) -> None:

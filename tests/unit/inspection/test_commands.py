@@ -17,7 +17,7 @@ from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.text import one_line, printable
 from scope_selfplay.cli import cli
 from scope_selfplay.report.charts import Line, apart, lines, ticks
-from scope_selfplay.report.overview import overview
+from scope_selfplay.report.overview import run_sections
 from scope_selfplay.report.record import show_list
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.store.files import write_records
@@ -124,8 +124,10 @@ def test_stats_count_every_candidate(folder: RunFolder) -> None:
     assert re.search(r"mean score of tried tasks +0\.333 fine +0\.\d+ fine +0-1 +0\.3 to 0\.7\n", text)
     assert re.search(r"near duplicates +0\.000 fine +\S+ \w+( !)? +share +at most 0\.1\n", text)
     page = json.loads(call(folder, "stats", "--json").stdout)
-    assert [*page["iterations"][1]["funnel"].values()] == [30, 24, 18, 18, 18, 12]
-    assert sum(page["iterations"][1]["histogram"]) == 18
+    (iteration,) = (section["parts"] for section in page if section["title"] == "Iteration 1")
+    funnel, _, histogram, *_ = (part["rows"] for part in iteration)
+    assert [int(row[1]) for row in funnel] == [30, 24, 18, 18, 18, 12]
+    assert sum(int(row[1]) for row in histogram) == 18
 
 
 def test_two_checkpoints_are_compared_on_the_same_tasks(folder: RunFolder) -> None:
@@ -161,7 +163,7 @@ def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: demo\n")
     with RunReader(tmp_path) as reader:
         assert "No checkpoint has been compared yet" in render_report(reader)
-        assert overview(reader).iterations == ()
+        assert [each.title for each in run_sections(reader, [])] == ["Run demo", "Held-out tasks", "Health"]
 
 
 @given(st.text())

@@ -68,7 +68,6 @@ from scope_selfplay.report.health import examine
 from scope_selfplay.report.health_answers import audit_values
 from scope_selfplay.report.overview import judge_checks
 from scope_selfplay.report.pages import ShownRun
-from scope_selfplay.report.people import people
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.report.signals import signal_of
 from scope_selfplay.run.begin import with_judge_prompts
@@ -213,7 +212,7 @@ def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_on
     noise, finds = FINDS[name]
     folder = noisy_run(tmp_path / "run", noise)
     report = audited(folder)
-    assert report.calls <= 600 and warned_of(report) >= finds, str(judge_checks(folder, None))
+    assert report.calls <= 600 and warned_of(report) >= finds, str(report)
     if name == "honest":
         assert warned_of(report) == set()
         agreed = [check.value for what, check in report.checks.items() if what.startswith("agree, ")]
@@ -225,7 +224,7 @@ def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_on
     if name == "unreadable":
         assert report.checks[UNREAD].value == pytest.approx(0.2, abs=0.05)
     with RunReader(folder.path) as reader:
-        warnings = {found.signal for checkup in examine(reader) for found in checkup.warnings}
+        warnings = {found.name for checkup in examine(reader) for found in checkup.warnings}
     assert warnings >= finds
 
 
@@ -320,7 +319,7 @@ def test_a_verdict_of_a_person_stands_beside_those_of_the_judge(tmp_path: Path) 
             for row in rows
         ]
         human.add_verdicts(said)
-        checks = judge_checks(folder, people(reader))
+        checks = judge_checks(reader)
     check = checks["agree with people: criteria"]
     assert check.items == 8 and 0 < check.value < 1
     assert f"judge alone yes {8 - round(8 * check.value)}, person alone yes 0" in check.note

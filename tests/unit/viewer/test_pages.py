@@ -16,7 +16,7 @@ from scope_selfplay.base.text import printable
 from scope_selfplay.prompts.folder import shipped_prompts
 from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
-from scope_selfplay.report.overview import overview
+from scope_selfplay.report.overview import recorded_sections
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
@@ -187,26 +187,25 @@ def test_filters_reach_the_list_and_its_links_keep_them(client: TestClient) -> N
 
 
 def test_other_pages_do_not_wait_for_the_numbers_of_the_overview(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(*given: Any, **named: Any) -> Any:
         begun.set()
         assert go_on.wait(60)
-        return overview(*given, **named)
+        return recorded_sections(*given, **named)
 
-    monkeypatch.setattr(pages, "overview", slow)
     run = ShownRun(folder.path)
     with ThreadPoolExecutor() as pool:
-        numbers = pool.submit(run.numbers)
+        numbers = pool.submit(run.made, slow)
         assert begun.wait(60)
         listed = pool.submit(run.fresh)
         try:
             assert listed.result(timeout=60) is run.reader and not numbers.done()
         finally:
             go_on.set()
-        assert numbers.result() is run.numbers()
+        assert numbers.result() is run.made(slow)
     run.close()
 
 
