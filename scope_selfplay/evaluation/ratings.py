@@ -8,7 +8,8 @@ pair = strength of the first - strength of the second + offset + noise, with one
 resampled together: they share the item, so they are not independent observations.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import log
 from operator import itemgetter
@@ -204,29 +205,27 @@ def _described(newest: str, start: str, found: Estimate | None) -> str:
     return f"{newest} is {kind} {start}: {shown(found, sign=True)} over {found.items} tasks"
 
 
-def _edges(names: Sequence[str], met: Iterable[PairVerdict]) -> list[CheckpointPair]:
+def _edges(names: Sequence[str], met: Iterable[PairVerdict]) -> Iterator[CheckpointPair]:
     """Who met whom, in the order of `names` (oldest first)."""
-    meetings: dict[tuple[int, ...], list[PairVerdict]] = {}
+    meetings: dict[tuple[int, ...], list[PairVerdict]] = defaultdict(list)
     for each in met:
-        meetings.setdefault(tuple(sorted(map(names.index, (each.first, each.second)))), []).append(each)
-    return [_edge(names[older], names[newer], meetings[older, newer]) for older, newer in sorted(meetings)]
-
-
-def _edge(older: str, newer: str, met: Sequence[PairVerdict]) -> CheckpointPair:
-    known = [each for each in met if each.outcome is not None]
-    asked = [each for each in known if each.verdict.attempts]
-    margins = [each.margin if each.first == newer else -each.margin for each in known]
-    return CheckpointPair(
-        older=older,
-        newer=newer,
-        wins=sum(margin > 0 for margin in margins),
-        ties=sum(margin == 0 for margin in margins),
-        losses=sum(margin < 0 for margin in margins),
-        equal=len(known) - len(asked),
-        failed=len(met) - len(known),
-        newer_first=sum(each.first == newer for each in asked),
-        mean_margin=sum(margins) / len(margins) if margins else None,
-    )
+        meetings[tuple(sorted(map(names.index, (each.first, each.second))))].append(each)
+    for older, newer in sorted(meetings):
+        found = meetings[older, newer]
+        known = [each for each in found if each.outcome is not None]
+        asked = [each for each in known if each.verdict.attempts]
+        margins = [each.margin if each.first == names[newer] else -each.margin for each in known]
+        yield CheckpointPair(
+            older=names[older],
+            newer=names[newer],
+            wins=sum(margin > 0 for margin in margins),
+            ties=sum(margin == 0 for margin in margins),
+            losses=sum(margin < 0 for margin in margins),
+            equal=len(known) - len(asked),
+            failed=len(found) - len(known),
+            newer_first=sum(each.first == names[newer] for each in asked),
+            mean_margin=sum(margins) / len(margins) if margins else None,
+        )
 
 
 ELO = 400 / log(10)

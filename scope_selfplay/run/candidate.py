@@ -133,12 +133,6 @@ class RunContext:
         family = dialect(model.dialect, model.earlier_thinking)
         return PolicyFormat(codec, family, checkpoint, self.limits(role), greedy)
 
-    @property
-    def canary_note(self) -> str:
-        """`, canaries 12/12` for a line of progress; "" before the first."""
-        verdicts = self.canaries.verdicts if self.canaries is not None else []
-        return f", canaries {sum(each.is_right for each in verdicts)}/{len(verdicts)}" if verdicts else ""
-
     def canary_measures(self) -> dict[str, Measure]:
         """Of the canaries since the last step, for the metrics of this one."""
         return {} if self.canaries is None else self.canaries.measures()
@@ -256,11 +250,18 @@ class TaskWriter:
         if self.trial is None:
             return CandidateRecords(found(Reason.ACCEPTED, rubric=rubric))
 
-        answers = await _solver_answers(self.context, task, rubric, self.trial, self.key)
+        trying = (self._try(task, rubric, self.trial.solver, number) for number in range(self.trial.rollouts))
+        answers = await asyncio.gather(*trying)
         rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
         mean, reason = _judged_difficulty(self.context.config, answers, window=self.trial.window)
         ids = tuple(rollout.id for rollout in rollouts)
         return CandidateRecords(found(reason, rubric=rubric, rollout_ids=ids, mean=mean), rollouts, grades)
+
+    async def _try(self, task: Task, rubric: Rubric, solver: Player, number: int) -> tuple[Rollout, Grade]:
+        # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
+        key = (*self.key, task.id, number)
+        rollout = await self.context.answer(solver, key, task)
+        return rollout, await grade_answer(self.context.judge, task, rubric, rollout, key=key)
 
 
 def _candidate(
@@ -291,18 +292,6 @@ def evidence_of(rollout: Rollout) -> list[Document]:
         Document(id=passage.id, title=passage.title, text=passage.text, source=passage.source)
         for passage in passages.values()
     ]
-
-
-async def _solver_answers(
-    context: RunContext, task: Task, rubric: Rubric, trial: SolverTrial, key: Key
-) -> Sequence[tuple[Rollout, Grade]]:
-    async def answer(number: int) -> tuple[Rollout, Grade]:
-        # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
-        rollout_key = (*key, task.id, number)
-        rollout = await context.answer(trial.solver, rollout_key, task)
-        return rollout, await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
-
-    return await asyncio.gather(*(answer(number) for number in range(trial.rollouts)))
 
 
 def _judged_difficulty(

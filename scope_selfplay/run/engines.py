@@ -4,7 +4,7 @@ The one place where a run's settings become engines, for stages that only sample
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ def engine_at(
     served = found[0]
     retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
     return ServedModel(
-        lambda: _partner_client(name, partner, partner.each_url, retry_policy, say),
+        lambda: _client(f"{name}.base_url", partner, retry_policy, say=say),
         served,
         codec,
         identity=served.identity if policy is None else policy.identity,
@@ -159,7 +159,7 @@ def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
     """
     found: list[Served] = []
     for url in partner.each_url:
-        client = _partner_client(name, partner, [url], _HANDSHAKE, lambda text: None)
+        client = _client(f"{name}.base_url", partner.model_copy(update={"base_url": url}), _HANDSHAKE)
         found.append(at_once(_served_at(client, partner.model)))
         first, this = (
             f"{each.identity} with a context of {each.max_length}" for each in (found[0], found[-1])
@@ -172,20 +172,12 @@ def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
     return found
 
 
-def _partner_client(
-    name: str,
-    partner: ServedConfig,
-    urls: Sequence[str],
-    retry_policy: RetryPolicy,
-    say: Callable[[str], None],
-) -> Client:
-    token = secret(partner.api_key_env, f"{name}.api_key_env")
-    return _client(urls, f"{name}.base_url", retry_policy, token=token, say=say)
-
-
-def _client(urls: Sequence[str], what: str, retry_policy: RetryPolicy, **more: Any) -> Client:
-    hosts = {host for url in urls if (host := urlsplit(url).hostname)}
-    return Client(*urls, what=what, allowed_hosts=hosts, retry_policy=retry_policy, **more)
+def _client(what: str, served: ServedConfig, retry_policy: RetryPolicy, **more: Any) -> Client:
+    """`what` is the setting of its URL, in messages."""
+    hosts = {host for url in served.each_url if (host := urlsplit(url).hostname)}
+    token = secret(served.api_key_env, what.replace("base_url", "api_key_env"))
+    options = {"allowed_hosts": hosts, "retry_policy": retry_policy, "token": token, **more}
+    return Client(*served.each_url, what=what, **options)
 
 
 async def _served_at(client: Client, model: str | None) -> Served:
@@ -201,14 +193,9 @@ def weight_server(
     model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
 ) -> ServedModel:
     """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
-    connect = partial(_client, [f"{vllm_base(model)}/v1"], "model.vllm_url", SERVER_RETRIES)
-    return ServedModel(
-        connect,
-        at_once(_served_at(connect(), None)),
-        codec,
-        **options,
-        on_outage=on_outage,
-    )
+    server = ServedConfig(base_url=f"{vllm_base(model)}/v1")
+    connect = partial(_client, "model.vllm_url", server, SERVER_RETRIES)
+    return ServedModel(connect, at_once(_served_at(connect(), None)), codec, **options, on_outage=on_outage)
 
 
 def vllm_base(model: ModelConfig) -> str:

@@ -84,9 +84,7 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 
     def work(folder: StageFolder) -> None:
         if iteration == 0 and run.config.held_out is not None:
-            candidates = _given_tasks(run)
-            run.progress.say(f"held-out tasks: {len(candidates)} of {run.config.held_out}")
-            write_candidates(folder, asyncio.run(_with_rubrics(run, candidates)), [])
+            write_candidates(folder, asyncio.run(_given_tasks(run)), [])
             return
         if not _has_records(folder):
             # Somebody removed what belongs to them: their documents are made again.
@@ -123,18 +121,16 @@ def collect_tasks(run: Run, iteration: int) -> StageManifest:
     return run_stage(run, iteration, Stage.TASKS, work)
 
 
-def _given_tasks(run: Run) -> list[Candidate]:
-    count = run.config.compare.tasks
-    if run.config.held_out == EMBEDDED:
-        documents = documents_for(run.documents, held_out=True)
-        return [given_candidate(task) for task in embedded_tasks(run.config.seed, documents, count)]
-    return read_given_tasks(str(run.config.held_out), "compare.given")[:count]
-
-
-async def _with_rubrics(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+async def _given_tasks(run: Run) -> list[Candidate]:
     """Every checkpoint is graded by the same rubrics: those that given tasks lack are written once."""
-    judge = run.stage_context(0, Stage.TASKS).judge
+    count, judge = run.config.compare.tasks, run.stage_context(0, Stage.TASKS).judge
     documents = {document.id: document for document in run.documents}
+    if run.config.held_out == EMBEDDED:
+        held_out = documents_for(run.documents, held_out=True)
+        candidates = list(map(given_candidate, embedded_tasks(run.config.seed, held_out, count)))
+    else:
+        candidates = read_given_tasks(str(run.config.held_out), "compare.given")[:count]
+    run.progress.say(f"held-out tasks: {len(candidates)} of {run.config.held_out}")
 
     async def complete(candidate: Candidate) -> Candidate:
         if candidate.rubric is not None or candidate.task is None:
@@ -192,7 +188,9 @@ def _make_candidates(run: Run, iteration: int, own: StageFolder, shard: Shard) -
         keep_records(own, made)
         check_budget(run, context.judge)
         shared.refresh()
-        tried = f"of {len(shared.finished)} candidates{context.canary_note}"
+        right = [each.is_right for each in context.canaries.verdicts] if context.canaries else []
+        tried = f"of {len(shared.finished)} candidates"
+        tried += f", canaries {sum(right)}/{len(right)}" if right else ""
         run.progress.advance(min(target, shared.accepted), tried if alone else f"{tried} of all workers")
 
     def is_needed(source: TaskSource) -> bool:

@@ -1,6 +1,5 @@
 """Whether a stage has room on its volume, by its settings and the tensors that a training starts from."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,7 @@ from scope_selfplay.stages.tasks import Shard, make_share
 from scope_selfplay.stages.work import warn_of_little_room
 from scope_selfplay.store.folder import RunFolder, Stage
 
-MORE_THAN_ANY_DISK = 10**9
-
-
-def model_of(place: Path, numbers: int) -> Path:
-    """A model with so many numbers, of which only the header is there."""
-    place.mkdir()
-    tensor = {"dtype": "BF16", "shape": [numbers // 1000, 1000], "data_offsets": [0, 2 * numbers]}
-    header = json.dumps({"weight": tensor}).encode()
-    (place / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    for name in ("config.json", "tokenizer_config.json"):
-        (place / name).write_text("{}")
-    return place
+MORE_THAN_ANY_DISK = 10**12
 
 
 @pytest.mark.parametrize(
@@ -47,9 +35,8 @@ def test_what_a_training_has_on_disk_at_most(settings: dict[str, Any], bytes_eac
 
 def test_less_than_a_stage_may_write_is_said_and_noted_until_there_is_room(tmp_path: Path) -> None:
     said: list[str] = []
-    giant = model_of(tmp_path / "m0", numbers=1000 * MORE_THAN_ANY_DISK)
-    for model, warned in ((giant, True), ("embedded", False)):
-        config = load_config(None, [f"model.path={model}", "name=r1", "model.dialect=qwen3"])
+    for steps, warned in ((MORE_THAN_ANY_DISK, True), (1, False)):
+        config = load_config(None, [f"solver.steps={steps}", "name=r1", "domain=embedded"])
         run = Run(
             config, RunFolder(tmp_path / "r1"), load_pack(pack_path("embedded")), LineProgress(said.append)
         )
@@ -67,7 +54,11 @@ def test_one_of_several_workers_says_so_before_it_makes_tasks(tmp_path: Path) ->
     said: list[str] = []
     settings = ["model.path=/data/models/Giant-90000B", "model.dialect=qwen3", "corpus.path=embedded"]
     # A server that does not answer: no engine is loaded.
-    settings += ["partners.challenger.base_url=http://127.0.0.1:9/v1", f"tasks.target={10**12}", "name=r1"]
+    settings += [
+        "partners.challenger.base_url=http://127.0.0.1:9/v1",
+        f"tasks.target={MORE_THAN_ANY_DISK}",
+        "name=r1",
+    ]
     run = Run(
         load_config(None, settings),
         RunFolder(tmp_path / "r1"),
