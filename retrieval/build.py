@@ -34,7 +34,6 @@ LIBRARIES = ("bm25s", "faiss-cpu", "onnxruntime", "sentence-transformers", "nump
 CONTENT = {
     "source_bytes": "another content of the source",
     "source_hash": "another content of the source",
-    "tokenizer_hash": "another --tokenizer, or with none where one is given now",
     "model_hash": "other files in the encoder's folder",
     "questions_hash": "other --questions",
     "vectors_hash": "other --vectors, or none where some are given now",
@@ -57,11 +56,11 @@ class Recipe(Value):
     source_hash: str = ""
     """`corpus.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
+    """Words."""
+    rows: str = ""
     chunk_overlap: int = 0
     tokenizer_hash: str = ""
-    """sha256 of the tokenizer that the chunks were counted with; empty for words."""
-    rows: str = ""
-    """Always empty; a range of rows in builds that releases before this one began."""
+    """Always empty, like the two before it; set in builds that releases before this one began."""
     encoder: str = ""
     model_hash: str = ""
     """`encoder.model_hash` of the folder that `encoder` names."""

@@ -25,8 +25,8 @@ OF_VECTORS = ("questions", "vectors", "device")
 """Parameters that mean nothing for words."""
 SAMPLED_DOCUMENTS = 2000
 ENCODED = 32
-DEFAULT_CHUNK_BYTES = 7
-"""Bytes of text per token, where a chunk's size is given in tokens."""
+WORD_BYTES = 7
+"""Of an average text."""
 
 
 @click.command()
@@ -45,11 +45,7 @@ DEFAULT_CHUNK_BYTES = 7
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
 )
 @click.option(
-    "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
-)
-@click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
-@click.option(
-    "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
+    "--chunk-words", "chunk_tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts."
 )
 @click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
 @click.option("--threads", type=click.IntRange(min=1), default=available_cpus, show_default="all it may use")
@@ -72,7 +68,6 @@ def build(
     source: Path,
     folder: Path,
     *,
-    tokenizer: Path | None,
     questions: Path | None,
     threads: int,
     vectors: Path | None,
@@ -87,7 +82,6 @@ def build(
     from retrieval.corpus import chunked, read_documents, read_questions
     from scope_selfplay.corpus.read import listed
 
-    _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
     asked = read_questions(questions) if questions else ()
     is_dense = options["profile"] != ProfileName.BM25
     _refuse_ignored(context, is_dense=is_dense, has_vectors=vectors is not None)
@@ -95,11 +89,11 @@ def build(
     click.echo(estimate_build(recipe, source, threads, is_encoded=vectors is not None), err=True)
     if estimate_only:
         return
-    recipe = _with_hashes(recipe, source, tokenizer=tokenizer, questions=questions, vectors=vectors)
+    recipe = _with_hashes(recipe, source, questions=questions, vectors=vectors)
     skipped: dict[Path, str] = {}
     documents = read_documents(source, skipped)
     if recipe.chunk_tokens:
-        documents = chunked(documents, recipe.chunk_tokens, recipe.chunk_overlap, tokenizer)
+        documents = chunked(documents, recipe.chunk_tokens)
     if is_dense:
         from retrieval.build_dense import DenseBuild, build_dense
 
@@ -125,15 +119,6 @@ def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
         given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
         if parameter.name in names and given:
             raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
-
-
-def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
-    """Raises ConfigError for options that would do nothing, or never end a text."""
-    if not size and (overlap or tokenizer):
-        name = "--chunk-overlap" if overlap else "--tokenizer"
-        raise ConfigError(f"{name} says how --chunk-tokens cuts texts: give that too, or leave it out")
-    if size and overlap >= size:
-        raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
 
 
 def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
@@ -187,7 +172,7 @@ def estimate_build(recipe: "Recipe", source: Path, threads: int, *, is_encoded: 
     unpacked = recipe.source_bytes * (3 if source.suffix == ".gz" else 1)
     rows = len(first) if len(first) < SAMPLED_DOCUMENTS else round(unpacked / (stored / len(first)))
     if recipe.chunk_tokens:
-        rows = max(rows, round(unpacked / (recipe.chunk_tokens * DEFAULT_CHUNK_BYTES)))
+        rows = max(rows, round(unpacked / (recipe.chunk_tokens * WORD_BYTES)))
     name = ProfileName(recipe.profile)
     speed, dimensions = (1.0, 0) if name is ProfileName.BM25 else _encoder_speed(recipe, first, threads)
     corpus_bytes = round(stored / len(first) * rows)

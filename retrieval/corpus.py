@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.passages import LONGEST_ID, Passages
-from scope_selfplay.base.errors import CheckpointError, CorpusError
+from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
-from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.cut import Chunker
 from scope_selfplay.corpus.read import located_documents, read_lines, survey
 from scope_selfplay.net.json import parse_object
 from scope_selfplay.store.folder import checksum
@@ -43,15 +43,9 @@ def read_questions(path: Path) -> list[str]:
     return questions
 
 
-def chunked(
-    documents: Iterable[Document], size: int, overlap: int, tokenizer: Path | None
-) -> Iterator[Document]:
-    """Cut each document's text to pieces of at most `size` tokens, `overlap` of them shared with the piece before.
-
-    Tokens are words where no `tokenizer.json` is given; a text without any gives no piece. Raises CheckpointError for a
-    file that is none.
-    """
-    chunker = Chunker(size, token_counter(tokenizer) if tokenizer else count_words, overlap=overlap)
+def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:
+    """Cut each document's text to pieces of at most `size` words; a text without any gives no piece."""
+    chunker = Chunker(size, _count_words)
     for document in documents:
         # A title has no part in the size.
         pieces = chunker.cut(document.model_copy(update={"title": ""})) if document.text.strip() else []
@@ -59,26 +53,9 @@ def chunked(
             yield piece.model_copy(update={"title": document.title})
 
 
-def count_words(texts: Sequence[str]) -> list[int]:
-    """Words as tokens: DPR's passages are 100 words each."""
+def _count_words(texts: Sequence[str]) -> list[int]:
+    """DPR's passages are 100 words each."""
     return [len(text.split()) for text in texts]
-
-
-def token_counter(file: Path) -> CountTokens:
-    """Counts the tokens of a Hugging Face `tokenizer.json`. Raises CheckpointError where it is none."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-        raise CheckpointError(f"{file}: not a tokenizer.json: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-
-    def count(texts: Sequence[str]) -> list[int]:
-        return [len(each.ids) for each in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-
-    return count
 
 
 def source_bytes(source: Path) -> int:

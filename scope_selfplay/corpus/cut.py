@@ -7,7 +7,7 @@ gives one of them more tokens than the sum of its words has every one checked.
 """
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -32,14 +32,10 @@ _CHECKED = 64
 
 
 class Chunker:
-    """Cuts documents to pieces of at most `max_tokens` tokens, title line included; each keeps the title.
+    """Cuts documents to pieces of at most `max_tokens` tokens, title line included; each keeps the title."""
 
-    `overlap` of the tokens, or a word less, are those at the end of the piece before.
-    """
-
-    def __init__(self, max_tokens: int, count: CountTokens, *, overlap: int = 0) -> None:
-        self._most, self._overlap = max_tokens, overlap
-        self._count = count
+    def __init__(self, max_tokens: int, count: CountTokens) -> None:
+        self._most, self._count = max_tokens, count
         self._known: dict[str, int] = {}
         self._compared = 0
         self._checked = 0
@@ -108,16 +104,12 @@ class Chunker:
                 length = self._inside(block[start : ends[first]], room)
             elif fitting < len(words):
                 cut = _clean_cut(block[start : start + length + 1], length)
-                # A piece of nothing but what the next one shares would come again and again.
-                length = cut if sums[bisect_right(ends, start + cut) - 1] - before > self._overlap else length
+                length = cut if sums[bisect_right(ends, start + cut) - 1] > before else length
             length = self._checked_length(block[start : start + length], title)
             if length == 0:
                 return cuts
             cuts.append((start, start + length))
             start += length
-            if self._overlap and start < len(block):
-                shared = bisect_left(sums, sums[bisect_right(ends, start) - 1] - self._overlap)
-                start = ends[shared] if ends[shared] > cuts[-1][0] else start
             while start < len(block) and block[start].isspace():
                 start += 1
         return cuts

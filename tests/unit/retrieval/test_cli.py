@@ -23,7 +23,7 @@ def test_build_and_check_of_a_bm25_index(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_chunks_are_passages(tmp_path: Path, corpus: Path) -> None:
-    arguments = ["build", str(corpus), str(tmp_path / "index"), "--chunk-tokens", "10"]
+    arguments = ["build", str(corpus), str(tmp_path / "index"), "--chunk-words", "10"]
     built = CliRunner().invoke(index, arguments, catch_exceptions=False)
     assert "30 passages" in built.stdout
 
