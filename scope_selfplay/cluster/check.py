@@ -33,7 +33,7 @@ from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import Body, allows, name_of, planned_objects, pods_of
 from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Component, gpus_of, pack_map
 from scope_selfplay.cluster.prepare import TRACKERS
-from scope_selfplay.cluster.servers import is_vllm, settings_of
+from scope_selfplay.cluster.stages import is_vllm, settings_of
 from scope_selfplay.config.load import parse_config, parse_settings
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.config.training import check_engine, check_shares

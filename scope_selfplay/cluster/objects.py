@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.cluster.pods import ManifestContext, Owner, RunStage
-from scope_selfplay.cluster.servers import server_deployment, server_service, servers_of
 from scope_selfplay.cluster.stages import (
     StageAttempt,
     nodes_of,
     rank_service,
+    server_deployment,
+    server_service,
+    servers_of,
     shard_count,
     stage_job,
     stage_shards,

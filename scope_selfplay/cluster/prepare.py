@@ -23,7 +23,7 @@ from scope_selfplay.cluster.pods import (
     named_object,
     pod_template,
 )
-from scope_selfplay.cluster.servers import endpoint_settings, is_vllm, servers_of
+from scope_selfplay.cluster.stages import endpoint_settings, is_vllm, servers_of
 from scope_selfplay.config.cluster import (
     GRACE,
     EvaluationJobConfig,

@@ -1,13 +1,18 @@
-"""The Job of one attempt of a stage, and what its nodes need to meet. Pure: equal arguments, equal bodies."""
+"""The Job of one attempt of a stage, the servers that it needs beside it, and how they find each other. Pure: equal
+arguments, equal bodies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from scope_selfplay.cluster.pods import (
     ATTEMPT,
     CONFIG_FOLDER,
+    KEY_VARIABLE,
+    PORT,
     RUN,
     RUNS,
+    SERVER,
     SHARD,
     SHARDS,
     Body,
@@ -16,24 +21,269 @@ from scope_selfplay.cluster.pods import (
     Program,
     RunStage,
     StageShard,
+    cache_mount,
+    copies_of,
     gpus_of,
     job_name,
     key_variable,
     labels_of,
     pod_template,
     run_mounts,
+    server_name,
     short_hash,
     stamped,
 )
-from scope_selfplay.cluster.servers import Server, endpoint_settings
-from scope_selfplay.config.cluster import GRACE, PodConfig, TrainingStageConfig
+from scope_selfplay.config.cluster import (
+    GRACE,
+    PodConfig,
+    PolicyServerConfig,
+    ServerConfig,
+    TrainingStageConfig,
+    amount,
+)
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.run.schedule import (
+    PolicyVersion,
+    challenger_of,
+    is_challenger_trained,
+    promoted_solver,
+    solver_of,
+)
+from scope_selfplay.store.folder import RunFolder, Stage
 
 KEPT = 86_400
 """Seconds for which a finished Job and its logs are kept; a restarted controller reads the result from the Job."""
 _TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
 _RENDEZVOUS_PORT = 29500
+_GRACE = 30
+"""Seconds between SIGTERM and SIGKILL of a server."""
+STARTUP = 1800
+"""Seconds from the creation of a server until it must be ready."""
+_PROBE = 60
+"""Timeout of the one-token probe in seconds: vLLM's `/health` succeeds even when the engine hangs. After three timeouts
+in a row during which no other request got a token, the server is restarted."""
+_RETRIEVER_GRACE = 75
+"""It answers what has arrived within its deadline, 60 s, and needs up to ten seconds more to end."""
+
+_HEALTH: Body = {"httpGet": {"path": "/health", "port": "http"}}
+# vLLM answers /health as soon as its HTTP side lives; only a token shows that the engine does. Behind a full queue
+# the canary's own may come too late: then the tokens of others, counted in /metrics, show it as well.
+_CANARY = """\
+import json, os, sys, urllib.request
+url, model, seconds = sys.argv[1:]
+def tokens():
+    try:
+        reply = urllib.request.urlopen(url.replace("/v1/completions", "/metrics"), timeout=5).read().decode()
+    except OSError:
+        return []
+    return [line for line in reply.splitlines() if line.startswith(("vllm:prompt_tokens", "vllm:generation_tokens"))]
+before = tokens()
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("VLLM_API_KEY", "")}
+body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1}).encode()
+try:
+    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=float(seconds)).read()
+except OSError:
+    if not before or tokens() in ([], before):
+        raise
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """`step` is the first stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`.
+
+    Replicas have a name each, so that a stage can choose which one it asks.
+    """
+
+    component: Component
+    name: str
+    model: str
+    step: RunStage | None
+    replica: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.name}:{PORT}"
+
+
+def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> tuple[Server, ...]:
+    """The servers of one stage; `promoted[t]` says whether S_t was promoted, for every t before the iteration.
+
+    Judge and retriever serve every stage. Of the policies: A and B meet the Solver that was promoted last (in iteration
+    0 there is none) and B its Challenger, C none, D only the Solver that was just trained.
+    """
+    solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
+    policies: dict[Component, PolicyVersion] = {}
+    match step.stage:
+        case Stage.CHALLENGER:
+            policies[Component.SOLVER] = solver
+        case Stage.TASKS:
+            policies[Component.CHALLENGER] = challenger_of(config, step.iteration)
+            if step.iteration > 0:
+                policies[Component.SOLVER] = solver
+        case Stage.COMPARE:
+            policies[Component.SOLVER] = solver_of(step.iteration)
+        case Stage.SOLVER:
+            pass
+    folder = RunFolder(Path(RUNS) / config.name)
+    models: list[tuple[Component, str, RunStage | None]] = [
+        # These two serve from the first stage to the last.
+        (Component.JUDGE, config.cluster.judge.model, None),
+        (Component.RETRIEVER, config.cluster.retriever.index, None),
+    ]
+    for component, policy in policies.items():
+        model = str(policy.checkpoint(folder) or config.model.path)
+        # The Solver of B is that of A, where the iteration has one: its servers go on.
+        is_kept = component is Component.SOLVER and step.stage is Stage.TASKS and step.iteration > 0
+        begun = Stage.CHALLENGER if is_kept and is_challenger_trained(config, step.iteration) else step.stage
+        models.append((component, model, RunStage(step.iteration, begun)))
+    return tuple(
+        Server(component, server_name(config.name, component, first, replica), model, first, replica)
+        for component, model, first in models
+        if settings_of(config, component).serve
+        for replica in range(getattr(settings_of(config, component), "replicas", 1))
+    )
+
+
+def settings_of(config: RunConfig, component: Component) -> ServerConfig:
+    found: ServerConfig = getattr(config.cluster, component.value)
+    return found
+
+
+def endpoint_settings(config: RunConfig, servers: Sequence[Server]) -> list[str]:
+    """`key=value` overrides that tell a stage where its servers are, and which variable holds their key."""
+    groups = {
+        Component.JUDGE: "judge.endpoint",
+        Component.SOLVER: "partners.solver",
+        Component.CHALLENGER: "partners.challenger",
+        Component.RETRIEVER: "search",
+    }
+    settings: list[str] = []
+    for component in dict.fromkeys(server.component for server in servers):
+        group = groups[component]
+        urls = [server.url for server in servers if server.component is component]
+        if component is Component.RETRIEVER:
+            settings.append(f"{group}.url={urls[0]}")
+        else:
+            listed = ", ".join(f"{url}/v1" for url in urls)
+            settings.append(f"{group}.base_url={listed if len(urls) == 1 else f'[{listed}]'}")
+        if config.cluster.key_secret is not None:
+            settings.append(f"{group}.api_key_env={KEY_VARIABLE}")
+    return settings
+
+
+def server_deployment(context: ManifestContext, server: Server) -> Body:
+    """One replica that is replaced only after it has gone: there are no GPUs for two."""
+    config = context.config
+    labels = _server_labels(config, server)
+    mounts = run_mounts(config, context.packs)
+    if is_vllm(config, server.component):
+        mounts.append(cache_mount(config, server.component, server.replica))
+    grace = _RETRIEVER_GRACE if server.component is Component.RETRIEVER else _GRACE
+    # A server reads models and indexes; it writes nothing on the volume but what it compiles.
+    template = pod_template(
+        config.cluster,
+        _server_program(config, server),
+        labels,
+        mounts,
+        restart="Always",
+        grace=grace,
+        writes=False,
+    )
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": {RUN: config.name, SERVER: server.name}},
+        "template": template,
+    }
+    return stamped(context, "Deployment", server.name, labels, spec)
+
+
+def server_service(context: ManifestContext, server: Server) -> Body:
+    spec = {
+        "selector": {RUN: context.config.name, SERVER: server.name},
+        "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
+    }
+    labels = _server_labels(context.config, server)
+    return stamped(context, "Service", server.name, labels, spec)
+
+
+def _server_program(config: RunConfig, server: Server) -> Program:
+    """How a server is started and asked whether it lives."""
+    settings, images = settings_of(config, server.component), config.cluster.images
+    liveness: Body = {**_HEALTH, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 3}
+    image = images.worker
+    environment: dict[str, str | Body] = {}
+    if is_vllm(config, server.component):
+        image = images.trainer or images.worker
+        url = f"http://127.0.0.1:{PORT}/v1/completions"
+        command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(_PROBE)]
+        # Each look at /metrics may take 5 s.
+        times = {"periodSeconds": 60, "timeoutSeconds": _PROBE + 15, "failureThreshold": 3}
+        liveness = {"exec": {"command": command}, **times}
+    elif server.component in (Component.SOLVER, Component.CHALLENGER):
+        cores = amount(settings.amounts(tiny=config.cluster.tiny)["cpu"])
+        environment = {"OMP_NUM_THREADS": str(max(1, int(cores)))}
+    extra: Body = {
+        # Server-side apply tells ports apart by number and protocol; older servers want both written out.
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": {
+            **_HEALTH,
+            "periodSeconds": 10,
+            "failureThreshold": max(1, STARTUP // 10),
+        },
+        "readinessProbe": {**_HEALTH, "periodSeconds": 10, "timeoutSeconds": 5},
+        "livenessProbe": liveness,
+    }
+    environment |= key_variable(config.cluster)
+    return Program(image, _server_command(config, server), settings, environment, extra)
+
+
+def is_vllm(config: RunConfig, component: Component) -> bool:
+    """Without a GPU there is no use in vLLM: the library's own servers take its place."""
+    return (
+        component is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, component)) > 0
+    )
+
+
+def served_name(config: RunConfig, component: Component) -> str:
+    """The name under which a server knows its model."""
+    asked = config.judge.endpoint.model if component is Component.JUDGE else None
+    return asked or component.value
+
+
+def _server_command(config: RunConfig, server: Server) -> list[str]:
+    settings = settings_of(config, server.component)
+    address = ["--host", "0.0.0.0", "--port", str(PORT)]
+    has_key = config.cluster.key_secret is not None
+    if is_vllm(config, server.component):
+        assert isinstance(settings, PolicyServerConfig), "the retriever is no vLLM"
+        known = ["--served-model-name", served_name(config, server.component)]
+        copies, width = copies_of(config, server.component, settings)
+        known += ["--tensor-parallel-size", str(width)]
+        known += ["--data-parallel-size", str(copies)] if copies > 1 else []
+        return ["vllm", "serve", server.model, *address, *known, *settings.args]
+    match server.component:
+        case Component.RETRIEVER:
+            command = ["scope", "serve-retriever", server.model]
+            own = any(argument.partition("=")[0] == "--workers" for argument in settings.args)
+            if (workers := config.cluster.retriever.workers) > 1 and not own:
+                command.append(f"--workers={workers}")
+        case Component.JUDGE:
+            command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
+        case _:
+            model = config.model
+            command = ["scope", "serve-model", server.model]
+            command += ["--slots", str(model.slots), "--max-length", str(model.max_length)]
+    # What a run's config says for one server comes last, and counts.
+    option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
+    return [*command, *address, *([f"{option}={KEY_VARIABLE}"] if has_key else []), *settings.args]
+
+
+def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:
+    step = server.step.labels if server.step else {}
+    return labels_of(config, server.component) | step | {SERVER: server.name}
 
 
 @dataclass(frozen=True)

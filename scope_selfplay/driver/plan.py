@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import RunStage, StageShard, shard_name
-from scope_selfplay.cluster.servers import Server, servers_of
 from scope_selfplay.cluster.stages import (
+    Server,
     StageAttempt,
     nodes_of,
     rank_service,
+    servers_of,
     shard_count,
     spec_hash,
     stage_job,

@@ -9,8 +9,16 @@ from random import Random
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import BODY_HASH, Component, RunStage, gpus_of, shard_name
-from scope_selfplay.cluster.servers import STARTUP, Server, server_deployment, server_service, settings_of
-from scope_selfplay.cluster.stages import nodes_of, rank_service, stage_settings
+from scope_selfplay.cluster.stages import (
+    STARTUP,
+    Server,
+    nodes_of,
+    rank_service,
+    server_deployment,
+    server_service,
+    settings_of,
+    stage_settings,
+)
 from scope_selfplay.driver.api import Body, ObjectKind
 from scope_selfplay.driver.attempts import GivenUp, pause_after
 from scope_selfplay.driver.observed import ObservedJob, ObservedPod, ObservedServer

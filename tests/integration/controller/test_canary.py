@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from scope_selfplay.cluster.pods import RunStage
-from scope_selfplay.cluster.servers import server_deployment, servers_of
+from scope_selfplay.cluster.stages import server_deployment, servers_of
 from scope_selfplay.store.folder import Stage
 from tests.integration.controller.loopback import Reply, loopback
 from tests.unit.controller.examples import PAPER, config_of, context_of

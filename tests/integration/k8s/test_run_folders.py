@@ -14,7 +14,7 @@ from scope_selfplay.cluster.check_pods import reference_problems
 from scope_selfplay.cluster.folder import RunFolderLayout, components_of, packs_needed, run_folder
 from scope_selfplay.cluster.objects import Pods, allows, planned_objects, pods_of
 from scope_selfplay.cluster.pods import Component
-from scope_selfplay.cluster.servers import is_vllm
+from scope_selfplay.cluster.stages import is_vllm
 from scope_selfplay.config.load import load_config
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered, with_components
 from tests.unit.k8s.test_monitoring import asked, series_of

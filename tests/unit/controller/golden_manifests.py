@@ -8,8 +8,14 @@ from typing import Any
 import yaml
 
 from scope_selfplay.cluster.pods import SPEC_HASH, Owner, RunStage, StageShard, event, lease, status_map
-from scope_selfplay.cluster.servers import server_deployment, server_service, servers_of
-from scope_selfplay.cluster.stages import StageAttempt, rank_service, stage_job
+from scope_selfplay.cluster.stages import (
+    StageAttempt,
+    rank_service,
+    server_deployment,
+    server_service,
+    servers_of,
+    stage_job,
+)
 from scope_selfplay.store.folder import Stage
 from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 

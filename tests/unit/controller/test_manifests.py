@@ -20,8 +20,7 @@ from scope_selfplay.cluster.pods import (
     event,
     job_name,
 )
-from scope_selfplay.cluster.servers import server_deployment, servers_of
-from scope_selfplay.cluster.stages import StageAttempt, stage_job
+from scope_selfplay.cluster.stages import StageAttempt, server_deployment, servers_of, stage_job
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.inference.commands import serve_model
 from scope_selfplay.judge.commands import serve_judge

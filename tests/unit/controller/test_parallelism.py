@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from scope_selfplay.cluster.pods import Component, RunStage, copies_of
-from scope_selfplay.cluster.servers import server_deployment, servers_of
+from scope_selfplay.cluster.stages import server_deployment, servers_of
 from scope_selfplay.config.base import parameters_in
 from scope_selfplay.config.cluster import PolicyServerConfig
 from scope_selfplay.config.load import parse_config

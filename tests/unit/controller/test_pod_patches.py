@@ -6,8 +6,7 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cluster.pods import Component, RunStage, patched
-from scope_selfplay.cluster.servers import server_deployment, servers_of
-from scope_selfplay.cluster.stages import StageAttempt, stage_job
+from scope_selfplay.cluster.stages import StageAttempt, server_deployment, servers_of, stage_job
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import Stage
 from tests.unit.controller.examples import PAPER, config_of, context_of
