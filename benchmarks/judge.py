@@ -23,7 +23,7 @@ from benchmarks.skipping_loop import CpuTimeLoop
 from scope_selfplay.base.values import Criterion, Task
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GradeQuestion
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
@@ -68,7 +68,7 @@ def engine_used(load: Load, calls: int) -> dict[str, float]:
 async def _grade_many(url: str, calls: int) -> None:
     endpoint = EndpointConfig(base_url=url, model=MODEL)
     config = JudgeConfig(kind="model", endpoint=endpoint, verdict="written")
-    judge = ModelJudge(config, _pack(), seed=0, cache=JudgementCache(None))
+    judge = ModelJudge(config, _pack(), seed=0)
     questions = [
         GradeQuestion(TASK, criterion, answer)
         for answer in _answers(calls // CRITERIA)

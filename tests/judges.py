@@ -40,13 +40,14 @@ async def judge_over_pack(
         endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
         given = {"endpoint": endpoint, "patience": 5.0, "failure_budget": 1.0, **settings}
         config = JudgeConfig.model_validate({"kind": "model", **given})
-        kept = JudgementCache(cache)
+        kept = None if cache is None else JudgementCache(cache)
         judge = ModelJudge(config, pack, seed=seed, cache=kept)
         try:
             yield judge
         finally:
             await judge.close()
-            kept.close()
+            if kept is not None:
+                kept.close()
 
 
 @pytest.fixture

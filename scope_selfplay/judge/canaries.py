@@ -7,7 +7,7 @@ answer first and last equally often.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -330,7 +330,7 @@ class CanaryWatch:
         self._key: Key = (seed, "canary")
         self._calls: dict[str, int] = {}
         self._log: Appender | None = None
-        self._asked = judge
+        self._start = 0
         self._measured = 0
 
     def measures(self) -> dict[str, Measure]:
@@ -370,11 +370,12 @@ class CanaryWatch:
             self._key = (*self._key, path.name)
             if isinstance(self._judge, ModelJudge):
                 # What an earlier start was told, or another run that shares the cache, is no news of the judge of now.
-                self._asked = self._judge.apart(seed_from(path.name, path.stat().st_mtime_ns))
+                self._start = seed_from(path.name, path.stat().st_mtime_ns)
         return self._log
 
     async def _ask(self, canary: Canary, log: Appender) -> None:
-        reply = await self._asked.ask(canary.question)
+        question = canary.question
+        reply = await self._judge.ask(replace(question, repeat=question.repeat + self._start))
         verdict = CanaryVerdict(
             iteration=self._iteration,
             stage=self._stage,

@@ -18,7 +18,7 @@ from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.endpoint import with_models
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import Question, SelectQuestion, question_of
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompts
 from scope_selfplay.net.guard import LOOPBACK, secret
@@ -168,7 +168,7 @@ async def _ask(
     config: JudgeConfig, pack: Pack, question: Question[Any], key: bytes, seed: int
 ) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
-    judge = ModelJudge(await with_models(config), pack, seed=seed, cache=JudgementCache(None), key=key)
+    judge = ModelJudge(await with_models(config), pack, seed=seed, key=key)
     reply = await judge.ask(question)
     await judge.close()
     value: Any = reply.value

@@ -21,7 +21,6 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -61,7 +60,7 @@ class ModelJudge:
         pack: Pack,
         *,
         seed: int,
-        cache: "JudgementCache",
+        cache: "JudgementCache | None" = None,
         key: bytes | None = None,
         tokens: Collection[str] = (),
         say: Callable[[str], None] = lambda text: None,
@@ -83,19 +82,6 @@ class ModelJudge:
         self._in_flight: dict[tuple[ChatClient, bytes], asyncio.Task[ChatReply]] = {}
         self._cache = cache
         self._seed = seed
-        self._apart = 0
-
-    def apart(self, number: int) -> "ModelJudge":
-        """The same judge with the same account; its calls have draws of their own, and no reply that was kept for calls
-        of another number answers them.
-        """
-        judge = copy(self)
-        judge._apart = number
-        return judge
-
-    def begin_stage(self) -> None:
-        """Every stage has its own failure budget and account."""
-        self.roles.clear()
 
     async def close(self) -> None:
         """Close the running loop's connections, for a judge that is let go before its loop ends."""
@@ -121,7 +107,7 @@ class ModelJudge:
         role = ROLE_OF_PROMPT[question.role]
         call, model = self._config.calls[role], model_name(self._config, role)
         thinks = self._config.endpoint_of(role).native_thinking
-        prompts, repeat = self.prompts, question.repeat + self._apart
+        prompts, repeat = self.prompts, question.repeat
         prompt = prompts.render(question)
         endpoint = await self.endpoints[role].here()
         attempt = 0
@@ -141,7 +127,7 @@ class ModelJudge:
                 continue
             attempt += 1
             value = prompt.read(completion.text) if _is_whole(completion, request, thinks=thinks) else None
-            if value is not None and origin == "asked":
+            if value is not None and origin == "asked" and self._cache is not None:
                 # Only what could be read is kept: a later run may find the judge in better health.
                 self._cache.put(key, completion)
             if value is not None or attempt > self._config.retries:
@@ -166,7 +152,7 @@ class ModelJudge:
     ) -> tuple[ChatReply, Literal["asked", "cached", "joined"]]:
         """A completion, and where it comes from."""
         counts = self.roles[question.role]
-        if (known := self._cache.get(key)) is not None:
+        if self._cache is not None and (known := self._cache.get(key)) is not None:
             counts["cached"] += 1
             return known, "cached"
         # Shielded: one caller who goes away must not take the completion from the others.
@@ -208,7 +194,7 @@ def open_model_judge(
     # Runs that share paid judgements share their key, too: the same text then has the same mark in all of them.
     place = folder if path is None else path.parent
     key = run_key(place)
-    cache = JudgementCache(path)
+    cache = None if path is None else JudgementCache(path)
     return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
 
 
@@ -265,20 +251,14 @@ def cache_key(model: str, request: ChatRequest) -> bytes:
 
 
 class JudgementCache:
-    """`path` None keeps nothing. May be used from several threads."""
+    """Replies by `cache_key`, in a file. May be used from several threads."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises RecordError for a file that is not a cache, StorageError for a disk that fails."""
-        self._path = path
-        self._lock = threading.Lock()
-        self._database: sqlite3.Connection | None = None
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = _open(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._lock, self._database = path, threading.Lock(), _open(path)
 
     def get(self, key: bytes) -> ChatReply | None:
-        if self._database is None:
-            return None
         with self._opened() as database:
             row = database.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         checksum, data = (row[0][:_CHECKSUM], row[0][_CHECKSUM:]) if row else (b"", b"")
@@ -289,8 +269,6 @@ class JudgementCache:
 
     def put(self, key: bytes, reply: ChatReply) -> None:
         """Raises StorageError. What another writer has put there meanwhile is replaced by its equal."""
-        if self._database is None:
-            return
         data = zlib.compress(json.dumps(reply).encode(), level=1)
         entry = (key, _checksum(key, data) + data)
         with self._opened() as database, database:
@@ -298,24 +276,15 @@ class JudgementCache:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        assert self._database is not None
         try:
             with self._lock:
                 yield self._database
         except sqlite3.Error as error:
             raise _storage_error(self._path, error) from None
 
-    def __len__(self) -> int:
-        if self._database is None:
-            return 0
-        with self._lock:
-            return int(self._database.execute("SELECT count(*) FROM replies").fetchone()[0])
-
     def close(self) -> None:
-        if self._database is not None:
-            with self._lock:
-                self._database.close()
-            self._database = None
+        with self._lock:
+            self._database.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -348,7 +317,7 @@ def _write_ahead(database: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _storage_error(path: Path | None, error: sqlite3.Error) -> StorageError:
+def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
     return StorageError(f"{path}: the judgement cache failed ({error}); check the disk, then run again")
 
 

@@ -125,7 +125,7 @@ class Run:
         """The context with an account of the stage's judge that begins at nothing, and with its canaries."""
         judge = self.judge_of(stage)
         if isinstance(judge, ModelJudge):
-            judge.begin_stage()
+            judge.roles.clear()
         settings = self.config.judge
         watch = None
         if settings.canary_rate:

@@ -40,7 +40,7 @@ from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
 from scope_selfplay.judge.fences import Fenced, Fencer, fence_key, read_fences, text_outside
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
@@ -217,7 +217,7 @@ async def test_a_text_that_does_not_fit_is_judged_by_what_does(pack: Pack, case:
     async with engine(answer) as url:
         endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL)
         config = JudgeConfig(kind="model", endpoint=endpoint, failure_budget=1.0)
-        own = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
+        own = ModelJudge(config, pack, seed=0)
         verdict = (await own.ask(GradeQuestion(TASK, CRITERION, case["repeat"] * case["times"]))).verdict
         await own.close()
     assert (verdict.value, verdict.fault, verdict.attempts) == (False, None, 1)

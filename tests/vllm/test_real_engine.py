@@ -12,7 +12,7 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Criterion, Fault, Finish
 from scope_selfplay.config.judge import CallConfig, EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.endpoint import with_models
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Style
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.prompts.folder import load_pack
@@ -43,7 +43,7 @@ async def _judge(engine: str, **settings: object) -> ModelJudge:
         }
     )
     pack = load_pack(REPOSITORY / "prompts" / "wikipedia")
-    return ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+    return ModelJudge(await with_models(config), pack, seed=0)
 
 
 async def test_a_chat_completion_is_counted_and_cut_at_its_tokens(client: ChatClient) -> None:

@@ -16,7 +16,7 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Fault, Verdict
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.endpoint import endpoints_per_loop
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion
 from scope_selfplay.net.client import SILENCE
 from scope_selfplay.net.serve import ServedReply, ServedRequest
@@ -31,6 +31,7 @@ from scope_selfplay.testing.chat_server import (
     FaultPlan,
 )
 from tests.judges import CRITERION, TASK, JudgeOver, sound
+from tests.unit.judge.test_cache import rows_in
 
 pytestmark = pytest.mark.integration
 
@@ -105,9 +106,7 @@ async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
     async with judge_over(fake, cache=cache, failure_budget=0.02, concurrency=16) as judge:
         with pytest.raises(JudgeError, match=r"judgements failed \(unreadable") as raised:
             await grade_all(judge, texts)
-    kept = JudgementCache(cache)
-    paid = len(kept)
-    kept.close()
+    paid = rows_in(cache)
     assert raised.value.exit_code is ExitCode.OUTSIDE and 0 < paid < len(texts)
 
     healthy = FakeServer(sound)
@@ -287,7 +286,7 @@ def test_one_judge_works_in_loop_after_loop_and_leaves_nothing_open(
         async with fake.serving(port) as url:
             if not judges:
                 config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url, model=FAKE_MODEL))
-                judges.append(ModelJudge(config, pack, seed=0, cache=JudgementCache(None)))
+                judges.append(ModelJudge(config, pack, seed=0))
             assert ((await judges[0].ask(GateQuestion(TASK, Gate.ENTITY, None))).verdict).value is not None
             return url
 
@@ -310,7 +309,7 @@ async def test_roles_may_have_endpoints_of_their_own(pack: Pack) -> None:
                 "endpoints": {"grade": {"base_url": grade_url, "model": FAKE_MODEL}},
             }
         )
-        judge = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(config, pack, seed=0)
         await judge.ask(GateQuestion(TASK, Gate.ENTITY, None))
         await judge.ask(GradeQuestion(TASK, CRITERION, "Floods."))
         await judge.close()

@@ -12,7 +12,7 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Fault, Verdict
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.judge.endpoint import ask_endpoints, with_models
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GradeQuestion
 from scope_selfplay.net.chat import CANARY
 from scope_selfplay.net.serve import ServedReply, ServedRequest
@@ -43,7 +43,7 @@ async def judge_of(pack: Pack, fakes: Sequence[FakeServer], **settings: Any) -> 
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
         config = config_of(urls, **settings)
-        judge = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(config, pack, seed=0)
         yield judge
         await judge.close()
 

@@ -38,7 +38,6 @@ class Unread(JudgementCache):
     """Has a reply to everything, which nobody can read, and keeps the keys by which it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(None)
         self.keys: list[bytes] = []
 
     def get(self, key: bytes) -> ChatReply | None:

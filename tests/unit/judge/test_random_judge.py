@@ -8,7 +8,7 @@ import pytest
 
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.judge.endpoint import with_models
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.served import random_judge_app, random_reply
 from scope_selfplay.net.serve import ServedRequest, serving
 from scope_selfplay.prompts.folder import load_pack
@@ -21,7 +21,7 @@ async def rehearsing(domain: str, **settings: Any) -> AsyncIterator[ModelJudge]:
     async with serving(random_judge_app()) as url:
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), **settings)
         pack = load_pack(REPOSITORY / "prompts" / domain)
-        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(await with_models(config), pack, seed=0)
         yield judge
         await judge.close()
 

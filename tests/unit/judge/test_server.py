@@ -14,7 +14,7 @@ from scope_selfplay.base.values import Document, Fault, Role, Rollout, Rubric, T
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.corpus.world import FactQuestion, make_documents, read_article, write_question
 from scope_selfplay.judge.endpoint import with_models
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
@@ -44,7 +44,7 @@ async def over_the_wire(documents: list[Document], pack: Pack, **settings: Any) 
         config = JudgeConfig(
             kind="model", endpoint=EndpointConfig(base_url=url), failure_budget=1.0, **settings
         )
-        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(await with_models(config), pack, seed=0)
         yield judge
         await judge.close()
 

@@ -13,7 +13,7 @@ from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, make_documents, read_article, write_question
 from scope_selfplay.designs.design import RolloutGroup
 from scope_selfplay.judge.endpoint import with_models
-from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import Judge, Question, Reply, RubricQuestion
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_app
@@ -57,7 +57,7 @@ async def test_a_judge_over_the_wire_gives_the_rewards_of_the_judge_at_hand(pres
     at_hand = await rewards(preset, LexicalJudge(DOCUMENTS))
     async with serving(lexical_app(DOCUMENTS)) as url:
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), failure_budget=1.0)
-        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(await with_models(config), pack, seed=0)
         over_the_wire = await rewards(preset, judge)
         await judge.close()
     assert over_the_wire == pytest.approx(at_hand, abs=1e-3)
