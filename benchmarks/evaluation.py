@@ -107,7 +107,7 @@ def measure(load: Load, items: int, samples: int, folder: Path) -> dict[str, flo
         samples=samples,
         temperature=1.0,
         overrides=(
-            *("corpus.embedded_articles=60", "corpus.embedded_held_out=40", "model.processes=1"),
+            *("corpus.sample=60", "model.processes=1"),
             f"partners.concurrency={round(WAITING * load.slots)}",
         ),
     )

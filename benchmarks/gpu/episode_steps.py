@@ -96,8 +96,7 @@ def _open(context: PartContext, policy: Path, root: Path, *overrides: str) -> Ru
     response = size.length - 120
     settings = f"""
         name=gpu domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length={size.length}
-        model.slots={size.slots} search.topk=1 search.max_tokens=48 corpus.embedded_articles=40
-        corpus.embedded_held_out=16 challenger.rollouts=2
+        model.slots={size.slots} search.topk=1 search.max_tokens=48 corpus.sample=40 challenger.rollouts=2
         challenger.max_prompt=120 challenger.max_response={response}
         solver.max_prompt=64 solver.max_response={response}
     """

@@ -99,6 +99,8 @@ GONE: Mapping[str, tuple[Any, str]] = {
             ("revision", "", "judge.endpoint.weights tells weights apart"),
         )
     },
+    "corpus.embedded_articles": (640, "set corpus.sample"),
+    "corpus.embedded_held_out": (160, "it is 160"),
     "compare.margin": (0.0, "better and worse are held against 0; promotion not_worse has compare.tolerance"),
     "compare.patience": (None, "set compare.stop to the number"),
     "compare.resamples": (2000, "it is 2,000"),

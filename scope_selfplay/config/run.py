@@ -91,6 +91,10 @@ class ModelConfig(ConfigSection):
             )
 
 
+ARTICLES, HELD_OUT_ARTICLES = 640, 160
+"""Articles of the embedded world, and of the second one, which the held-out tasks are about: it has 800 names."""
+
+
 class CorpusConfig(ConfigSection):
     path: str = "embedded"
     """Source documents: JSONL, DPR's TSV (psgs_w100.tsv, also as .gz), a folder of text files, `embedded` for a
@@ -100,20 +104,19 @@ class CorpusConfig(ConfigSection):
     sample: int | None = Field(default=None, ge=1)
     """Number of documents of `path` that the run takes, the first in the shuffled order of the seed; all when left out.
     A run that needs no more documents than this samples the same ones either way. An external retriever still searches
-    its whole index."""
+    its whole index. Of `embedded` so many articles are generated, 16 to 640, beside the 160 that the held-out tasks
+    are about."""
     held_out_path: str | None = None
     """Source documents of the held-out tasks; when left out, they are reserved from `path` before iteration 1."""
     chunk_tokens: int | None = Field(default=None, ge=32)
     """Chunk size in policy tokens; longer documents are split into chunks, each with the title. When left out, what the
     Challenger's longest prompt leaves of `challenger.max_prompt`, and at most 700."""
-    embedded_articles: int = Field(default=640, ge=16)
-    """Number of articles of the generated world."""
-    embedded_held_out: int = Field(default=160, ge=16)
-    """Number of articles of the second world, which the held-out tasks are about."""
 
     def mistakes(self) -> Iterator[str]:
-        if self.sample is not None and self.path in ("embedded", "none"):
+        if self.sample is not None and self.path == "none":
             yield f"sample {self.sample} needs a path to draw from, found {self.path}"
+        if self.path == "embedded" and not 16 <= (self.sample or ARTICLES) <= ARTICLES:
+            yield f"the embedded world has 16 to {ARTICLES} articles, found sample {self.sample}"
 
 
 class PartnersConfig(ConfigSection):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Document, Task, content_id, rng_from
-from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, CorpusConfig
 
 # One name is one token of the tiny policy, and so is one value: a fact is one thing to copy.
 _STEMS = """Ald Bel Brin Cam Clar Cor Crow Dor Dun Eld Elm Esk Fal Fen Gar Glen Had Hal Hart Hol Ist Jor Kel Kes Kin
@@ -240,12 +240,10 @@ HELD_OUT = "held-out"
 
 def embedded_documents(seed: int, settings: CorpusConfig) -> list[Document]:
     """Articles of two embedded worlds, one to train on and one for held-out tasks; no title occurs in both."""
-    world = make_documents(rng_from(seed, "world"), settings.embedded_articles, source=f"world-{seed}")
+    count = settings.sample or ARTICLES
+    world = make_documents(rng_from(seed, "world"), count, source=f"world-{seed}")
     titles = [document.title for document in world]
-    held_out = make_documents(
-        rng_from(seed, HELD_OUT), settings.embedded_held_out, source=HELD_OUT, skip=titles
-    )
-    return world + held_out
+    return world + make_documents(rng_from(seed, HELD_OUT), HELD_OUT_ARTICLES, source=HELD_OUT, skip=titles)
 
 
 def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list[Task]:
@@ -257,7 +255,7 @@ def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list
     if count > len(documents):
         raise ConfigError(
             f"compare.given: {count} embedded tasks (compare.tasks) start at as many articles, found {len(documents)}; "
-            "raise corpus.embedded_held_out"
+            "lower compare.tasks"
         )
     rng, tasks = rng_from(seed, HELD_OUT, "tasks"), []
     for row, start in enumerate(rng.sample(list(documents), count)):

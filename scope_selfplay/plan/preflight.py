@@ -13,7 +13,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
-from scope_selfplay.config.run import CorpusConfig, RunConfig
+from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, CorpusConfig, RunConfig
 from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import HELD_OUT, read_article
 from scope_selfplay.judge.endpoint import ask_endpoints
@@ -258,7 +258,7 @@ def examine_for_cluster(config: RunConfig) -> list[Finding]:
 
 
 def embedded_pool(corpus: CorpusConfig) -> Pool:
-    return Pool(corpus.embedded_articles, corpus.embedded_held_out)
+    return Pool(corpus.sample or ARTICLES, HELD_OUT_ARTICLES)
 
 
 def pool_of(documents: Sequence[Document]) -> Pool:

@@ -59,7 +59,7 @@ ELSEWHERE = {
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""
 SMALL = """
-    iterations=1 stop_after=0 corpus.embedded_articles=64 corpus.embedded_held_out=32
+    iterations=1 stop_after=0 corpus.sample=64
     compare.tasks=2
 """.split()
 """A run that checks all its settings and makes two held-out tasks."""

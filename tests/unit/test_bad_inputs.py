@@ -162,7 +162,7 @@ CASES: list[tuple[str, str]] = [
         "NOT_SET_AT_ALL is not set",
     ),
     ("run --set corpus.path=corpus.jsonl", "documents: 9; iteration 1 train the Challenger needs"),
-    ("run --set corpus.embedded_articles=64", "documents or more, or lower"),
+    ("run --set corpus.sample=64", "documents or more, or lower"),
     (
         "preflight --set corpus.path=corpus.jsonl",
         "kind lexical, which reads the embedded world's articles",

@@ -167,5 +167,5 @@ def test_held_out_questions_are_a_fixed_mix_of_depths_from_articles_of_their_own
         assert question is not None and question.anchor == titles[document]
         assert len(set(question.links)) == question.hops
         assert len(question.nouns) in (2, 3)
-    with pytest.raises(ConfigError, match=r"41 embedded tasks .* found 40; raise corpus\.embedded_held_out"):
+    with pytest.raises(ConfigError, match=r"41 embedded tasks .* found 40; lower compare\.tasks"):
         embedded_tasks(1, documents, 41)

@@ -32,7 +32,7 @@ from scope_selfplay.store.reader import RunReader
 @pytest.fixture
 def source(tmp_path: Path) -> RunFolder:
     """A run of two finished iterations and a third that has begun."""
-    config = load_config(DEFAULT_CONFIG, ["name=demo", "iterations=3", "corpus.embedded_articles=60"])
+    config = load_config(DEFAULT_CONFIG, ["name=demo", "iterations=3", "corpus.sample=60"])
     folder = open_run(config, tmp_path, Progress()).folder
     for iteration, stage in stages_of(config):
         path = folder.stage(iteration, stage).path

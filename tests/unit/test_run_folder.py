@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
-    settings = ("domain=embedded", "corpus.embedded_articles=16", "corpus.embedded_held_out=16", "name=tiny")
+    settings = ("domain=embedded", "corpus.sample=16", "name=tiny")
     return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, Progress())
 
 
@@ -42,7 +42,7 @@ def test_a_new_run_keeps_config_prompts_and_corpus(model: Path, tmp_path: Path) 
     run = small_run(model, tmp_path / "runs")
     assert {each.name for each in run.folder.path.iterdir()} == {"run.yaml", "prompts", "corpus.jsonl"}
     assert load_config(run.folder.config) == run.config
-    assert len(run.documents) == 32
+    assert len(run.documents) == 16 + 160
     assert sum(each.source == "held-out" for each in run.documents) == 16
 
 

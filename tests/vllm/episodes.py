@@ -46,7 +46,7 @@ class Titles:
 
 def make_context() -> tuple[RunContext, list[TaskSource]]:
     config: RunConfig = load_config(EMBEDDED / "run.yaml")
-    documents = embedded_documents(0, CorpusConfig(embedded_articles=80, embedded_held_out=16))
+    documents = embedded_documents(0, CorpusConfig(sample=80))
     sources = [
         TaskSource(document=document, task_type="long_form_qa", search_turns=1 + row % 3)
         for row, document in enumerate(documents[:COUNT])

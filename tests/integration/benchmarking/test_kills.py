@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 KILLS = 20
 SETTINGS = (
-    *("domain=embedded", "corpus.embedded_articles=60", "corpus.embedded_held_out=40"),
+    *("domain=embedded", "corpus.sample=60"),
     *("judge.kind=model", "judge.concurrency=1"),
 )
 WORDS = "heron otter saffron Mell Rill".split()

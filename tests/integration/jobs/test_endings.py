@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> Path:
         "domain": "embedded",
         "iterations": 1,
         "model": {"path": str(write_model(tmp_path / "model"))},
-        "corpus": {"embedded_articles": 16, "embedded_held_out": 16},
+        "corpus": {"sample": 16},
     }
     file.write_text(json.dumps(settings))
     return file

@@ -32,8 +32,7 @@ EMBEDDED = REPOSITORY / "scope_selfplay" / "embedded"
 SMALL = [
     "compare.given=null",
     "compare.tasks=16",
-    "corpus.embedded_articles=300",
-    "corpus.embedded_held_out=300",
+    "corpus.sample=300",
 ]
 
 

@@ -21,7 +21,7 @@ from tests.kills import die_before_write
 
 FEW = (
     *("compare.tasks=2", "tasks.max_candidates=10", "tasks.in_flight=3"),
-    *("corpus.embedded_articles=150", "corpus.embedded_held_out=150"),
+    "corpus.sample=150",
 )
 
 

@@ -28,7 +28,7 @@ def trained_on(folder: RunFolder, iteration: int) -> set[str]:
 
 
 def test_a_task_that_nobody_searched_for_counts_no_search_and_lacks_no_evidence(tmp_path: Path) -> None:
-    settings = ["model.processes=1", "compare.tasks=5", "corpus.embedded_held_out=20", "name=embedded"]
+    settings = ["model.processes=1", "compare.tasks=5", "name=embedded"]
     run = open_run(load_config(DEFAULT_CONFIG, settings), tmp_path, Progress())
     make_tasks(run, 0)
     kept = read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)

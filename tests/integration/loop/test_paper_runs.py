@@ -25,7 +25,7 @@ from tests.integration.serving.threads import in_thread
 REPOSITORY = Path(__file__).parents[3]
 SMALL = """
     model.dialect=qwen2.5 model.engine=in_process model.slots=16 model.max_length=4000 model.deterministic=true
-    corpus.path=embedded corpus.sample=null corpus.embedded_articles=64 corpus.embedded_held_out=32
+    corpus.path=embedded corpus.sample=64
     solver.steps=1 solver.batch=2 solver.group_size=4 solver.max_prompt=3000 solver.max_response=800
     solver.max_turn=100 solver.learning_rate=1e-3 judge.endpoint.context=null compare.tasks=2
 """

@@ -26,7 +26,7 @@ SETTINGS = [
     "model.processes=1",
     "compare.given=null",
     "compare.tasks=3",
-    "corpus.embedded_articles=200",
+    "corpus.sample=200",
     "name=played",
 ]
 
@@ -149,7 +149,7 @@ def test_the_solver_tries_what_a_person_wrote(run: Run) -> None:
 def test_a_pack_is_tried_without_a_run(tmp_path: Path) -> None:
     replies = tmp_path / "replies.txt"
     replies.write_text("/search mill\n/task Name the river of the mill.\n")
-    words = "play challenger --domain wikipedia --turns 1 --set corpus.embedded_articles=200"
+    words = "play challenger --domain wikipedia --turns 1 --set corpus.sample=200"
     places = ["--root", str(tmp_path / "runs"), "--answers", str(replies)]
     done = CliRunner().invoke(cli, [*words.split(), *places])
     assert done.exit_code == 0, done.output

@@ -17,7 +17,7 @@ from scope_selfplay.store.folder import Stage, StageFolder
 
 SETTINGS = """
     domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 model.slots=16 search.topk=1
-    search.max_tokens=48 corpus.embedded_articles=40 corpus.embedded_held_out=16 challenger.max_prompt=120
+    search.max_tokens=48 corpus.sample=40 challenger.max_prompt=120
     challenger.max_response=100
     solver.steps=2 solver.batch=2 solver.group_size=4 solver.learning_rate=1e-3
     solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32

@@ -230,8 +230,7 @@ def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) ->
 
 def test_the_commands_take_an_engine_like_any_retriever(engine: Engine, tmp_path: Path) -> None:
     options = [
-        *("--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.embedded_articles=32"),
-        *("--set", "corpus.embedded_held_out=16"),
+        *("--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.sample=32"),
     ]
     tried = CliRunner().invoke(cli, ["tools", "try", "search", '{"query": "Orsk is a town"}', *options])
     assert tried.exit_code == 0, tried.output

@@ -288,7 +288,7 @@ def test_the_reference_reads_a_step_while_it_is_judged_and_says_the_same(
 
 STAGE = """
     name=colocated domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 search.topk=1
-    search.max_tokens=48 corpus.embedded_articles=40 corpus.embedded_held_out=16 model.engine=vllm_colocated
+    search.max_tokens=48 corpus.sample=40 model.engine=vllm_colocated
     challenger.rollouts=2 challenger.max_prompt=120 challenger.max_response=136 solver.max_prompt=64
     solver.max_response=136
 """

@@ -34,8 +34,7 @@ SMALL = (
     "compare.given=null",
     "compare.tasks=8",
     "tasks.in_flight=4",
-    "corpus.embedded_articles=60",
-    "corpus.embedded_held_out=100",
+    "corpus.sample=60",
 )
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def world() -> list[Document]:
-    return embedded_documents(0, CorpusConfig(embedded_articles=200, embedded_held_out=100))
+    return embedded_documents(0, CorpusConfig(sample=200))
 
 
 @pytest.fixture(scope="module")

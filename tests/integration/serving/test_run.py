@@ -44,8 +44,7 @@ SMALL = (
     "solver.max_response=160",
     "challenger.freeze_after=0",
     "model.slots=16",
-    "corpus.embedded_articles=150",
-    "corpus.embedded_held_out=100",
+    "corpus.sample=150",
 )
 
 

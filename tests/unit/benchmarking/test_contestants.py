@@ -96,7 +96,7 @@ def test_a_smaller_model_gets_what_it_holds_and_searches_as_in_its_run() -> None
 
 
 def test_the_embedded_worlds_questions_are_spread_over_its_depths() -> None:
-    config = load_config(None, ["corpus.embedded_articles=60", "corpus.embedded_held_out=40"]).corpus
+    config = load_config(None, ["corpus.sample=60"]).corpus
     documents = embedded_documents(0, config)
     loaded = embedded_benchmark(documents, seed=0, count=30)
     groups = [item.group for item in loaded.items]

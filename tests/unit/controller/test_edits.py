@@ -20,7 +20,7 @@ STAGE = "i01-train-solver"
 _MOUNTED = ONE | {
     "domain": "embedded",
     "seed": 0,
-    "corpus": {"embedded_articles": 16, "embedded_held_out": 16},
+    "corpus": {"sample": 16},
     "judge": {"kind": "lexical"},
 }
 

@@ -92,8 +92,8 @@ def test_a_file_that_memory_would_not_hold_is_refused_with_what_to_set(
     assert len(read_sample(path, None, 1, seed=1)) == 1
 
 
-def test_a_sample_of_the_embedded_world_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sample 5 needs a path to draw from, found embedded"):
+def test_the_embedded_world_has_a_size_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="has 16 to 640 articles, found sample 5"):
         load_config(None, ["corpus.sample=5", "corpus.path=embedded"])
 
 

@@ -16,7 +16,7 @@ from scope_selfplay.run.begin import open_run, with_judge_prompts
 from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]
-SMALL = ["domain=embedded", "corpus.embedded_articles=20", "corpus.embedded_held_out=16"]
+SMALL = ["domain=embedded", "corpus.sample=20"]
 
 
 def test_defaults_are_those_of_table_9() -> None:

@@ -100,8 +100,7 @@ def test_without_a_config_the_run_is_planned_that_scope_run_would_do() -> None:
     assert stages["solver"]["prompts"] == config.solver.steps * config.solver.batch
     text = plan().stdout
     assert "1.2 million parameters" in text and "GPU" not in text and "hours" not in text
-    corpus = config.corpus
-    assert f"documents: {corpus.embedded_articles} and {corpus.embedded_held_out} for held-out" in text
+    assert "documents: 640 and 160 for held-out" in text
     assert isinstance(plan("--paper", "--config", "x.yaml").exception, UserError)
 
 

@@ -87,7 +87,7 @@ def test_budgets_that_cut_something_off_are_named(setting: str, what: str) -> No
 
 
 def test_a_clusters_run_is_checked_as_far_as_it_is_known_from_elsewhere() -> None:
-    few = load_config(None, ["corpus.path=embedded", "corpus.embedded_articles=100"])
+    few = load_config(None, ["corpus.path=embedded", "corpus.sample=100"])
     assert [check.where for check in examine_for_cluster(few) if check.state is State.STOP] == ["documents"]
     far = load_config(None, ["corpus.path=/data/corpus.jsonl", "model.path=Qwen3-8B"])
     found = {check.where: check for check in examine_for_cluster(far)}
