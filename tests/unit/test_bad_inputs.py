@@ -127,6 +127,7 @@ CASES: list[tuple[str, str]] = [
     ("config --set solvr.steps=8", "unknown setting solvr; did you mean solver?"),
     ('config --set solver.reward={"design":"arena","topolgy":"swiss"}', "did you mean topology?"),
     ("config --set steps=3", "did you mean"),
+    ("config --set model.engine=vllm_server", "engine vllm_server needs vllm_url"),
     ("config --set zzz=1", "unknown setting zzz; `scope config` lists all settings"),
     ("config --set solver.learning_rate=.inf", "solver.learning_rate: found inf"),
     ("config --set name=Bad_Name", "name: found 'Bad_Name'"),

@@ -9,21 +9,14 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.base.sampling import Generate, Sample
-from scope_selfplay.base.values import Finish, Role
+from scope_selfplay.base.values import Finish
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.served import Served, ServedModel, read_sample
 from scope_selfplay.net.client import Client, RetryPolicy
-from scope_selfplay.run.engines import check_served, partner_of, samples_exactly, sampling_processes
+from scope_selfplay.run.engines import check_served, samples_exactly, sampling_processes
 from scope_selfplay.store.folder import Policy
 
 REQUEST = Generate((1, 2, 3), max_tokens=4)
-
-
-def test_a_role_without_a_url_runs_in_this_process() -> None:
-    config = load_config(None, ["partners.solver.base_url=http://127.0.0.1:8000/v1"])
-    assert partner_of(config, Role.CHALLENGER) is None
-    partner = partner_of(config, Role.SOLVER)
-    assert partner is not None and partner.base_url == "http://127.0.0.1:8000/v1"
 
 
 @pytest.mark.parametrize(

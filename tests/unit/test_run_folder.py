@@ -17,7 +17,7 @@ from scope_selfplay.run.given import GivenQuestion, candidate_of
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.work import run_stage, stage_sources, write_documents
 from scope_selfplay.store.files import write_records
-from scope_selfplay.store.folder import Stage, StageFolder, weights_hash
+from scope_selfplay.store.folder import Stage, StageFolder
 from tests.models import write_model
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -357,14 +357,6 @@ def test_a_broken_tokenizer_is_found_before_its_runs_name_is_taken(
     with pytest.raises(CheckpointError, match=complaint):
         small_run(model, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-def test_weights_are_named_by_their_content(model: Path, tmp_path: Path) -> None:
-    assert policy_path(str(model)) == model
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "model.safetensors").write_bytes(b"weights!")
-    assert weights_hash(model) != weights_hash(other) and len(weights_hash(model)) == 12
 
 
 def test_the_seconds_of_a_stage_hold_those_of_a_killed_attempt(model: Path, tmp_path: Path) -> None:

@@ -100,22 +100,6 @@ def test_two_processes_sample_what_one_samples_and_follow_its_weights(
     assert ids_of(changed) == ids_of(episodes(alone, codec)) != ids_of(expected)
 
 
-def test_episodes_are_dealt_out_and_their_turns_stay_together(
-    model: Any, codec: ChatCodec, processes: SamplingProcesses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (worker,) = processes.workers
-    asked: list[int] = []
-    ask = worker.ask
-
-    async def counted(engine: int, request: Generate, seed: int) -> Sample:
-        asked.append(request.turn)
-        return await ask(engine, request, seed)
-
-    monkeypatch.setattr(worker, "ask", counted)
-    episodes(spread(model, codec, processes), codec)
-    assert sorted(asked) == [0, 0, 0, 1, 1, 1]
-
-
 def test_a_frozen_policy_and_one_in_training_share_the_processes(
     model: Any, codec: ChatCodec, processes: SamplingProcesses
 ) -> None:
@@ -127,20 +111,6 @@ def test_a_frozen_policy_and_one_in_training_share_the_processes(
     alone = [InProcessModel(each, codec, identity="x", **OPTIONS) for each in (model, other)]
     assert found == [ids_of(episodes(engine, codec)) for engine in alone]
     assert found[0] != found[1]
-
-
-def test_a_prompt_that_does_not_fit_fails_alone_wherever_it_is_sampled(
-    model: Any, codec: ChatCodec, processes: SamplingProcesses
-) -> None:
-    engine = spread(model, codec, processes)
-
-    async def both() -> list[Any]:
-        calls = [engine.generate(Generate((5,) * 160, 4), (row, 0)) for row in range(2)]
-        return list(await asyncio.gather(*calls, return_exceptions=True))
-
-    for fault in asyncio.run(both()):
-        assert isinstance(fault, InferenceError) and "does not fit a context of 160" in str(fault)
-    assert episodes(engine, codec, 2)
 
 
 def test_a_process_that_dies_fails_its_calls_and_is_reported(model: Any, codec: ChatCodec) -> None:

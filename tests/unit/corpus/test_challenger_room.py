@@ -9,7 +9,6 @@ from retrieval.corpus import read_documents as read_for_index
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.sampling import Message
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Document
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.corpus.sample import TaskSource
@@ -33,15 +32,6 @@ def test_a_chunk_takes_what_the_longest_prompt_leaves_and_at_most_700_tokens() -
     assert size_of(config) == min(700, 1024 - prompt - 8) < 700
     assert size_of(load_config(None, ["challenger.max_prompt=2048"])) == 700
     assert size_of(load_config(None, ["corpus.chunk_tokens=100"])) == 100
-
-
-def test_a_full_chunk_with_its_prompt_stays_inside_the_limit() -> None:
-    config, codec = load_config(None), WordCodec()
-    words = " ".join(f"w{number}" for number in range(size_of(config)))
-    syntax = dialect("qwen2.5").search_syntax
-    for kind in task_types_of(config, PACK):
-        source = TaskSource(Document(id="d", title="", text=words), kind.name, 3)
-        assert len(codec.encode_prompt([Message("user", challenger_opening(PACK, syntax, source))])) <= 1024
 
 
 def test_a_chunk_that_does_not_fit_is_refused_with_what_would() -> None:

@@ -88,15 +88,6 @@ def test_a_resumed_run_takes_what_an_undisturbed_one_takes(
     assert ids(resumed) == undisturbed[stop]
 
 
-@given(st.integers(0, 20), st.integers(0, 20), seeds)
-def test_batches_of_one_stage_add_up_to_one_sample(first: int, second: int, seed: int) -> None:
-    documents = shuffled(corpus(40), seed=seed)
-    batches = samples_of(documents, [first, second], [])
-    assert [*batches[0], *batches[1]] == ids(
-        take_unused(documents, count=first + second, taken=(), wanted_by="at once")
-    )
-
-
 def test_running_out_of_documents_says_how_many_there_are() -> None:
     with pytest.raises(
         CorpusError, match=r"^iteration 2, tasks needs 5 .* corpus's 10 only 4 are not used yet"
@@ -118,12 +109,6 @@ def test_shares_add_up_miss_their_quota_by_less_than_one_and_follow_the_weights(
     assert found["off"] == 0
 
 
-@given(st.integers(0, 200), seeds)
-def test_search_turns_follow_the_ratio_4_3_2(rounds: int, seed: int) -> None:
-    turns = exact_shares(9 * rounds, RATIO, random.Random(seed))
-    assert Counter(turns) == Counter({1: 4 * rounds, 2: 3 * rounds, 3: 2 * rounds})
-
-
 @pytest.mark.parametrize(
     ("n", "counts"), [(0, []), (1, [1, 0, 0]), (8, [3, 3, 2]), (64, [29, 21, 14]), (2500, [1111, 833, 556])]
 )
@@ -138,13 +123,6 @@ def test_search_turns_go_by_the_largest_remainder(n: int, counts: list[int]) -> 
 def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"weights"):
         exact_shares(3, weights, random.Random(0))
-
-
-def test_a_negative_count_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"cannot split -1 sources"):
-        exact_shares(-1, RATIO, random.Random(0))
-    with pytest.raises(ValueError, match=r"a sample of -1 documents"):
-        take_unused(corpus(3), count=-1, taken=(), wanted_by="nobody")
 
 
 def test_sources_pair_documents_in_order_with_exact_shares() -> None:

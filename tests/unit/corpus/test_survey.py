@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import CorpusReader
 from scope_selfplay.config.run import CorpusConfig
@@ -98,16 +97,6 @@ def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
     assert [path.name for path in sections.read] == ["a.md"]
     shown = CliRunner().invoke(documents, [str(folder)])
     assert "4 skipped: 1 have a suffix" in shown.stderr and "(c.rst)" in shown.stderr
-
-
-def test_a_folder_of_which_nothing_is_read_says_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
-    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
-    (tmp_path / "a.pdf").write_bytes(pdf("x"))
-    with pytest.raises(CorpusError, match=r"\(1 skipped: 1 need pip install .* \(a\.pdf\)"):
-        read_documents(tmp_path)
 
 
 def test_a_run_says_which_files_it_leaves_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

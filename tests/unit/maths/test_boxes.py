@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.rewards.verify import DEEPEST, LONGEST, BoxedVerifier, boxed_reward, last_box
+from scope_selfplay.rewards.verify import DEEPEST, LONGEST, boxed_reward, last_box
 from tests.text_work import characters_visited
 
 
@@ -87,9 +87,3 @@ def test_the_same_expression_is_right(text: str) -> None:
 )
 def test_a_formula_is_the_same_with_low_numbers_and_without(box: str, reference: str) -> None:
     assert boxed_reward(f"\\boxed{{{box}}}", reference) == 1.0
-
-
-def test_a_verifier_that_was_never_asked_has_no_process_and_closes() -> None:
-    verifier = BoxedVerifier()
-    assert verifier.reward(r"\boxed{1}", "1") == 1.0
-    verifier.close()

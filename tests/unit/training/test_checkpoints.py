@@ -15,7 +15,7 @@ from scope_selfplay.inference.checkpoints import check_context, check_tags
 from scope_selfplay.store.card import Lineage, model_card
 from scope_selfplay.store.folder import damage_of, write_receipt
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
-from scope_selfplay.training.ranks import Ranks, ranks
+from scope_selfplay.training.ranks import Ranks
 from tests.word_codec import WordCodec
 
 
@@ -96,15 +96,6 @@ def test_groups_are_dealt_out_whole_or_not_at_all() -> None:
     assert (check_shares(settings, 1), check_shares(settings, 3)) == (12, 4)
     with pytest.raises(ConfigError, match=r"8 processes cannot share a batch of 12 groups of 8 rollouts"):
         check_shares(settings, 8)
-
-
-def test_a_launcher_says_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    assert (ranks().number, ranks().processes) == (0, 1) and ranks().leads
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (ranks().number, ranks().processes) == (1, 2) and not ranks().leads
 
 
 def model_of(folder: Path, holds: int) -> Path:

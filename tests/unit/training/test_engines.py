@@ -24,11 +24,6 @@ def test_a_server_may_be_named_with_its_path_or_without(url: str) -> None:
     assert vllm_base(ModelConfig(engine="vllm_server", vllm_url=url)) == "http://gpu:8000"
 
 
-def test_a_server_needs_a_url() -> None:
-    with pytest.raises(ConfigError, match="engine vllm_server needs vllm_url"):
-        load_config(None, ["model.engine=vllm_server"])
-
-
 def test_the_engine_is_what_a_run_computes_and_where_it_is_is_not() -> None:
     here = load_config(None, ["model.engine=vllm_server", "model.vllm_url=http://a:8000"])
     there = load_config(None, ["model.engine=vllm_server", "model.vllm_url=http://b:8000"])
