@@ -57,6 +57,9 @@ from scope_selfplay.store.files import (
 from scope_selfplay.store.folder import Stage, StageFolder, StageManifest
 from scope_selfplay.store.records import TaskTarget, append_records
 
+Kept = tuple[Candidate, StageFolder]
+"""A candidate, and the folder of whoever made it."""
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -84,7 +87,7 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 
     def work(folder: StageFolder) -> None:
         if iteration == 0 and run.config.held_out is not None:
-            write_candidates(folder, asyncio.run(_given_tasks(run)), [])
+            write_candidates(folder, [(each, folder) for each in asyncio.run(_given_tasks(run))])
             return
         if not _has_records(folder):
             # Somebody removed what belongs to them: their documents are made again.
@@ -342,20 +345,26 @@ def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:
 
 def _collect(run: Run, iteration: int, folder: StageFolder) -> None:
     """Leave the kept candidates of all workers in the stage's records, and say how many were accepted."""
-    made_in = share_folders(folder)
     documents = [source.document.id for source in _sources(run, iteration)]
-    kept = up_to_quota(documents, made_in, target=_target(run, iteration))
-    write_candidates(folder, kept, made_in)
-    check_enough_accepted(run, iteration, kept)
+    kept = up_to_quota(documents, share_folders(folder), target=_target(run, iteration))
+    write_candidates(folder, kept)
+    check_enough_accepted(run, iteration, [candidate for candidate, _ in kept])
 
 
-def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, target: int) -> list[Candidate]:
-    """The candidates of `documents`, in this order, up to the one that made `target` accepted.
+def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, target: int) -> list[Kept]:
+    """The candidates of `documents`, in this order, up to the one that made `target` accepted: of each the first that
+    was settled, else the last that was tried. One that a fault left unresolved is made again: the judge, an engine or
+    the retriever may have been down.
 
     Raises OutsideError while one of them is missing.
     """
-    made = made_of(made_in)
-    kept: list[Candidate] = []
+    made: dict[str, Kept] = {}
+    for folder in made_in:
+        for candidate in read_records(folder.candidates, Candidate):
+            name = candidate.provenance.document_id
+            if name not in made or made[name][0].status is CandidateStatus.UNRESOLVED:
+                made[name] = (candidate, folder)
+    kept: list[Kept] = []
     accepted = 0
     for row, document in enumerate(documents):
         if accepted == target:
@@ -365,49 +374,28 @@ def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, tar
                 f"document {row} ({document}) of the task making has no candidate yet; let every worker "
                 "(--shard I/N) end with exit code 0, then collect again"
             )
-        kept.append(made[document][0])
-        accepted += kept[-1].status is CandidateStatus.ACCEPTED
+        kept.append(made[document])
+        accepted += made[document][0].status is CandidateStatus.ACCEPTED
     return kept
 
 
-def made_of(made_in: Sequence[StageFolder]) -> dict[str, tuple[Candidate, Path]]:
-    """The candidate of every document, the first that was settled, else the last that was tried; and its folder.
-
-    One that a fault left unresolved is made again: the judge, an engine or the retriever may have been down.
-    """
-    made: dict[str, tuple[Candidate, Path]] = {}
-    for folder in made_in:
-        for candidate in read_records(folder.candidates, Candidate):
-            name = candidate.provenance.document_id
-            if name not in made or made[name][0].status is CandidateStatus.UNRESOLVED:
-                made[name] = (candidate, folder.path)
-    return made
-
-
-def write_candidates(folder: StageFolder, kept: Sequence[Candidate], made_in: Sequence[StageFolder]) -> None:
-    """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them.
-
-    `made_in` are the folders of those who made them (see `made_of`).
-    """
-    order = [name for each in kept for name in (each.challenger_rollout_id, *each.rollout_ids)]
-    rollouts: dict[str, Rollout] = {}
-    grades: dict[str, Grade] = {}
-    maker = {candidate.id: path for candidate, path in made_of(made_in).values()}
-    for made in made_in:
-        own = {
-            name
-            for each in kept
-            if maker[each.id] == made.path
-            for name in (each.challenger_rollout_id, *each.rollout_ids)
-        }
-        rollouts |= {each.id: each for each in read_records(made.rollouts, Rollout) if each.id in own}
-        grades |= {
-            each.rollout_id: each for each in read_records(made.grades, Grade) if each.rollout_id in own
-        }
-    write_records(folder.rollouts, [rollouts[name] for name in order if name in rollouts])
-    write_records(folder.grades, [grades[name] for name in order if name in grades])
-    write_records(folder.candidates, kept)
-    documents = [candidate.provenance.document_id for candidate in kept]
+def write_candidates(folder: StageFolder, kept: Sequence[Kept]) -> None:
+    """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them."""
+    folders = {made_in.path: made_in for _, made_in in kept}
+    own = {
+        name: made_in.path
+        for each, made_in in kept
+        for name in (each.challenger_rollout_id, *each.rollout_ids)
+    }
+    rollouts, grades = dict[str, Rollout](), dict[str, Grade]()
+    for path, made_in in folders.items():
+        found = read_records(made_in.rollouts, Rollout), read_records(made_in.grades, Grade)
+        rollouts |= {each.id: each for each in found[0] if own.get(each.id) == path}
+        grades |= {each.rollout_id: each for each in found[1] if own.get(each.rollout_id) == path}
+    write_records(folder.rollouts, [rollouts[name] for name in own if name in rollouts])
+    write_records(folder.grades, [grades[name] for name in own if name in grades])
+    write_records(folder.candidates, [candidate for candidate, _ in kept])
+    documents = [candidate.provenance.document_id for candidate, _ in kept]
     # A given task has no document.
     write_documents(folder, [document for document in documents if document])
 

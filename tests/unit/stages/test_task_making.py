@@ -20,7 +20,6 @@ from scope_selfplay.stages.tasks import (
     fill_quota,
     is_done,
     keep_records,
-    made_of,
     new_folder,
     parse_shard,
     share_folders,
@@ -103,7 +102,8 @@ class Team:
 
     def collect(self) -> list[str]:
         documents = list(self.positions)
-        return [each.id for each in up_to_quota(documents, share_folders(self.folder), target=self.target)]
+        found = up_to_quota(documents, share_folders(self.folder), target=self.target)
+        return [each.id for each, _ in found]
 
 
 def alone(fates: Sequence[bool], target: int) -> list[str]:
@@ -174,7 +174,7 @@ def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_pa
         )
         keep_records(new_folder(folder, Shard(0, 1)), CandidateRecords(candidate(0, True), (rollout,)))
     folders = share_folders(folder)
-    write_candidates(folder, up_to_quota(["d0"], folders, target=1), folders)
+    write_candidates(folder, up_to_quota(["d0"], folders, target=1))
     assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
 
 
@@ -210,7 +210,8 @@ def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
         team.collect()
     asyncio.run(team.work(Shard(1, 2)))
     assert team.collect() == ["c0", "c1", "c2"]
-    write_candidates(team.folder, [candidate(row, True) for row in range(3)], share_folders(team.folder))
+    folders, documents = share_folders(team.folder), [f"d{row}" for row in range(3)]
+    write_candidates(team.folder, up_to_quota(documents, folders, target=3))
     assert {each.id for each in read_records(team.folder.rollouts, Rollout)} == {"r0", "r1", "r2"}
 
 
@@ -260,9 +261,10 @@ def test_what_a_fault_left_unresolved_is_made_again_and_its_newest_record_counts
     for folder, records in zip(folders, starts, strict=True):
         folder.path.mkdir()
         write_records(folder.candidates, records)
-    assert {name: found for name, (found, _) in made_of(folders).items()} == {
-        "d0": candidate(0, True),
-        "d1": left_open(1, 0.2),
-        "d2": candidate(2, False),
-        "d3": candidate(3, True),
-    }
+    found = up_to_quota([f"d{row}" for row in range(4)], folders, target=4)
+    assert [each for each, _ in found] == [
+        candidate(0, True),
+        left_open(1, 0.2),
+        candidate(2, False),
+        candidate(3, True),
+    ]
