@@ -17,9 +17,8 @@ from scope_selfplay.base.errors import CheckpointError
 from scope_selfplay.base.terminal import Activity
 from scope_selfplay.base.values import Role
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import Benchmark, Budget, Decoding
-from scope_selfplay.inference.checkpoints import EMBEDDED, check_tags, policy_path
+from scope_selfplay.inference.checkpoints import EMBEDDED, policy_path
 from scope_selfplay.inference.models import MODELS
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.rules import VerifierJudge
@@ -116,26 +115,16 @@ class EvaluatedRun(Run):
 
 def answering_as(run: EvaluatedRun, contestant: Contestant, decoding: Decoding) -> Player:
     """What answers as a contestant. Raises CheckpointError, ConfigError, InferenceError, RunMismatchError."""
-    codec, partner = _codec(run, contestant, decoding), engines.partner_of(run.config, Role.SOLVER)
+    partner, policy = engines.partner_of(run.config, Role.SOLVER), contestant.policy
+    # A run's checkpoints speak as its base model does; another model has a tokenizer of its own.
+    speaks = run.base if policy is None or contestant.run is not None else policy.path
+    codec = run.codec_of(speaks, thinking=decoding.thinking)
     if contestant.base_url is not None:
         where = {"base_url": contestant.base_url, "model": contestant.model}
         partner = run.config.partners.solver.model_copy(update=where)
-    named = {"codec": codec, "partner": partner, "name": contestant.name}
-    engine = run.engine(contestant.policy, Role.SOLVER, **named)
+    engine = run.engine(policy, Role.SOLVER, codec=codec, partner=partner, name=contestant.name)
     greedy = decoding.temperature_for(run.config.model.dialect) == 0
     return Player(engine, run.context.policy_format(codec, Role.SOLVER, engine.identity, greedy=greedy))
-
-
-def _codec(run: EvaluatedRun, contestant: Contestant, decoding: Decoding) -> Any:
-    """A run's checkpoints speak as its base model does; another model has a tokenizer of its own."""
-    from scope_selfplay.inference.codec import ChatCodec
-
-    of_run = contestant.run is not None or contestant.policy is None
-    folder = run.base if of_run or contestant.policy is None else contestant.policy.path
-    codec = ChatCodec.load(folder, thinking=decoding.thinking)
-    model = run.config.model
-    check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)
-    return codec
 
 
 def placed(run: Run, asked: Benchmark, decoding: Decoding) -> tuple[EvaluatedRun, Benchmark]:

@@ -6,7 +6,7 @@ give the same result to the byte, in whatever order they were written.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from math import comb
@@ -221,13 +221,21 @@ def _differences(
 
 def _metrics(column: Column, by_item: ByItem, samples: int) -> dict[str, Values]:
     """By metric and item."""
-    metrics: dict[str, Callable[[Sequence[AnswerScore]], float | None]] = {f"avg@{samples}": _mean}
-    known = {score.value for scores in by_item.values() for score in scores} - {None}
-    if samples > 1 and known <= {0.0, 1.0}:
-        metrics |= {f"pass@{k}": partial(_pass, k=k) for k in pass_counts(samples)}
+    known = {item: [each for each in scores if each.value is not None] for item, scores in by_item.items()}
+    values = {item: [each.value or 0.0 for each in scores] for item, scores in known.items()}
+    found: dict[str, Values] = {f"avg@{samples}": {item: _mean(scores) for item, scores in known.items()}}
+    if samples > 1 and {value for several in values.values() for value in several} <= {0.0, 1.0}:
+        for k in pass_counts(samples):
+            found[f"pass@{k}"] = {
+                item: pass_at(k, round(sum(each)), len(each)) if len(each) >= k else None
+                for item, each in values.items()
+            }
         if not SCORERS[column.scorer].asks_judge:
-            metrics[f"maj@{samples}"] = _majority
-    return {name: {item: of(scores) for item, scores in by_item.items()} for name, of in metrics.items()}
+            votes = {item: [each.label for each in scores] for item, scores in known.items()}
+            found[f"maj@{samples}"] = {
+                item: majority(votes[item], each) if each else None for item, each in values.items()
+            }
+    return found
 
 
 def _parts(loaded: Benchmark, by_item: ByItem) -> dict[str, Values]:
@@ -251,16 +259,6 @@ def _parts(loaded: Benchmark, by_item: ByItem) -> dict[str, Values]:
 def _mean(scores: Sequence[AnswerScore]) -> float | None:
     known = [score.value for score in scores if score.value is not None]
     return mean_of(known) if known else None
-
-
-def _pass(scores: Sequence[AnswerScore], *, k: int) -> float | None:
-    known = [score.value for score in scores if score.value is not None]
-    return pass_at(k, round(sum(known)), len(known)) if len(known) >= k else None
-
-
-def _majority(scores: Sequence[AnswerScore]) -> float | None:
-    known = [(score.label, score.value) for score in scores if score.value is not None]
-    return majority([vote for vote, _ in known], [value for _, value in known]) if known else None
 
 
 def mean_of(values: Sequence[float]) -> float:

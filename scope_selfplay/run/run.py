@@ -54,17 +54,21 @@ class Run:
 
     @cached_property
     def codec(self) -> Any:
-        from scope_selfplay.inference.codec import ChatCodec
-
-        codec = ChatCodec.load(self.base)
-        model = self.config.model
-        check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=self.base)
+        codec, model = self.codec_of(self.base), self.config.model
         words = len(codec.tokenizer)
         if model.engine == "in_process" and not engines.samples_exactly(model, words):
             self.progress.say(
                 f"a vocabulary of {words:,} tokens: this process samples in bfloat16 where the CPU has it, and "
                 "rounding may decide a token (model.deterministic: true is exact and about half as fast)"
             )
+        return codec
+
+    def codec_of(self, folder: Path, **options: Any) -> Any:
+        """How a model in a folder reads and writes in the run's dialect. Raises CheckpointError."""
+        from scope_selfplay.inference.codec import ChatCodec
+
+        codec, model = ChatCodec.load(folder, **options), self.config.model
+        check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)
         return codec
 
     @cached_property
