@@ -1,12 +1,18 @@
-"""The pages of docs/ name what exists: every option, setting, metric, path and name that a user can choose or meet."""
+"""The pages of docs/ stay true: what can be chosen or met has a name there, and what they name exists."""
 
-from collections.abc import Iterable
+import ast
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import click
 import pytest
 
+from benchmarks.faults.counting import FAULTS, FaultCounts
+from benchmarks.real_model.page import marks_around, sections
 from retrieval.commands import build, serve_retriever
 from retrieval.profiles import PROFILES
 from retrieval.service import RetrieverMetrics
@@ -59,7 +65,11 @@ def of_training() -> list[str]:
 
 
 JUDGE_PARTS = (EndpointConfig, CallConfig, NoiseConfig, CanariesConfig)
+
+
 OF_A_STEP = reward({"reward": "rubric"}, ScriptedJudge(), rollouts("1 1 1", "9 9 9")).metrics
+
+
 NAMED: dict[tuple[str, str], Iterable[str]] = {
     ("judge.md", "`{}"): [
         *(f"judge.{name}" for name in JudgeConfig.model_fields),
@@ -75,6 +85,8 @@ NAMED: dict[tuple[str, str], Iterable[str]] = {
     ("rewards.md", "\n| `{}` |"): [*PRESETS, *OF_A_STEP],
     ("training.md", "`{}`"): of_training(),
 }
+
+
 """By page and form."""
 
 
@@ -96,3 +108,159 @@ def test_every_path_and_metric_of_a_policys_server_is_in_the_docs() -> None:
 def test_every_setting_of_a_design_says_what_it_means(design: str) -> None:
     for name, field in DESIGNS[design].model_fields.items():
         assert (field.description or "").endswith("."), f"{design}.{name} has no docstring that is a sentence"
+
+
+ROOT = Path(__file__).parents[2]
+
+
+PAPERS_PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+
+
+PAPERS = ("SCOPE", "Tournament-GRPO", "ArenaRL", "Reasoning Arena")
+
+
+HEADER = ["mechanism", "paper", "code", "test", "deviation"]
+
+
+class Row(NamedTuple):
+    """One mechanism; `code` and `test` are what stands between backticks in these cells."""
+
+    paper: str
+    mechanism: str
+    code: list[str]
+    test: list[str]
+    deviation: str
+
+
+def rows_of(paper: str, page: str = PAPERS_PAGE) -> Iterator[Row]:
+    section = re.search(rf"^## {re.escape(paper)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"docs/papers.md has no section {paper!r}"
+    header, _, *lines = [line for line in section[1].splitlines() if line.startswith("|")]
+    assert _cells(header) == HEADER, paper
+    for line in lines:
+        cells = _cells(line)
+        assert len(cells) == len(HEADER), f"{paper}: {line}"
+        mechanism, _, code, test, deviation = cells
+        yield Row(paper, mechanism, re.findall(r"`([^`]+)`", code), re.findall(r"`([^`]+)`", test), deviation)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+@cache
+def names_of_tests(file: str) -> frozenset[str]:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
+
+
+def faults_of(row: Row) -> list[str]:
+    """What is wrong with a row, in words; empty where nothing is."""
+    explained = row.deviation not in ("", "none")
+    faults = [f"there is no {file}" for file in row.code if not (ROOT / file).exists()]
+    for place in row.test:
+        file, _, name = place.partition("::")
+        if not (ROOT / file).is_file():
+            faults.append(f"there is no {file}")
+        elif name and name not in names_of_tests(file):
+            faults.append(f"{file} has no test {name}")
+    if not (row.code and row.test) and not explained:
+        faults.append("no code or no test, and no reason")
+    if not row.deviation:
+        faults.append("the deviation is empty; write none")
+    return faults
+
+
+ROWS = [row for paper in PAPERS for row in rows_of(paper)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.paper}: {row.mechanism}")
+def test_a_mechanism_is_where_the_page_says(row: Row) -> None:
+    assert faults_of(row) == []
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_paper_has_mechanisms_and_none_twice(paper: str) -> None:
+    mechanisms = [row.mechanism for row in rows_of(paper)]
+    assert mechanisms and len(set(mechanisms)) == len(mechanisms)
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+LIBRARY = ROOT / "scope_selfplay"
+
+
+ROOMS = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE, re.MULTILINE)
+
+
+STATIONS = re.findall(r"^\d+\. `([\w.]+)`", ARCHITECTURE, re.MULTILINE)
+
+
+PATHS = sorted(set(re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.\w+)?)`", ARCHITECTURE)))
+
+
+TWO_PAGES = 1_200
+
+
+def test_every_room_is_described_and_stands_below_what_may_import_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each.get("containers") == ["scope_selfplay"])
+    height = {name: row for row, names in enumerate(reversed(layers)) for name in names.split(" | ")}
+    order = [height.pop(room) for room in ROOMS]
+    assert order == sorted(order)
+    assert set(height) == {"testing", "cli", "__main__"}
+
+
+@pytest.mark.parametrize("station", STATIONS)
+def test_every_station_of_the_main_path_is_there(station: str) -> None:
+    room, module, *names = station.split(".")
+    node: ast.AST = ast.parse((LIBRARY / room / f"{module}.py").read_text())
+    for name in names:
+        node = next(each for each in ast.walk(node) if getattr(each, "name", None) == name)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_exists(path: str) -> None:
+    assert (ROOT / path).exists() or (LIBRARY / path).exists(), path
+
+
+def test_the_page_fits_on_two() -> None:
+    assert len(STATIONS) == 7 and len(ARCHITECTURE.split()) <= TWO_PAGES
+
+
+REAL_MODEL = Path(__file__).parents[2] / "docs" / "real-model.md"
+
+
+@pytest.mark.parametrize(("section", "text"), sections().items())
+def test_the_page_has_the_tables_of_what_is_kept(section: str, text: str) -> None:
+    opening, closing = marks_around(section)
+    shown = REAL_MODEL.read_text(encoding="utf-8").partition(opening)[2].partition(closing)[0]
+    assert shown.strip() == text, "python -m benchmarks.real_model --parts --keep writes the page"
+
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:
+    counts = FaultCounts({})
+    expected = {"a.jsonl": b"1\n2\n3\n4\n", "weights": b"x"}
+    counts.compare(expected, expected, tried=3)
+    counts.compare(expected, {"a.jsonl": b"1\n1\n2\n9\n", "weights": b"y"})
+    assert counts.values == {"tried": 4, "survived": 3, "lost": 1, "duplicated": 1, "wrong": 2}
+    with pytest.raises(AssertionError):
+        counts.check()
+
+
+def test_the_page_shows_every_fault_survived() -> None:
+    page = (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    faults = [row for row in rows if len(row) == 9 and row[0].isdecimal()]
+    assert [(int(row[0]), row[1]) for row in faults] == [
+        (number, each.what) for number, each in FAULTS.items()
+    ]
+    for _, what, tried, survived, *harm, paid, tests in faults:
+        assert tried == survived and set(harm) <= {"0", ""} and int(tests) > 0, what
+        again, in_flight = map(int, re.findall(r"\d+", paid) or [0, 0])
+        assert again <= in_flight, what

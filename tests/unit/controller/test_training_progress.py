@@ -10,8 +10,10 @@ from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.driver.metrics import TRAINING, RunCollector
 from scope_selfplay.driver.parts import training_progress
+from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import Ratings
+from scope_selfplay.store.records import TaskTarget
 from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import World
 
@@ -102,3 +104,16 @@ def test_the_columns_shown_are_columns_that_a_training_writes() -> None:
     training = Path(__file__).parents[3] / "scope_selfplay" / "training"
     source = "".join((training / f"{name}.py").read_text() for name in ("loop", "metrics"))
     assert set(TRAINING) <= set(re.findall(r'"([a-z_]+)": ', source))
+
+
+def test_the_status_says_which_iterations_ended_below_their_target(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    controller = world.controller()
+    while controller.round() is None:
+        world.cluster.advance(10)
+        for iteration, accepted in ((1, 3000), (2, 5120)):
+            folder = world.stages.folder.stage(iteration, Stage.TASKS)
+            if folder.manifest is not None:
+                reached = TaskTarget(accepted=accepted, target=5120)
+                write_atomic(folder.target, reached.model_dump_json())
+    assert world.status["below_target"] == "iteration 1: 3000 of 5120 tasks"

@@ -3,9 +3,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from retrieval.corpus import read_documents
+from retrieval.corpus import chunked, read_documents
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.values import Document
 
 
 def read(path: Path) -> list[tuple[str, str, str]]:
@@ -67,3 +70,12 @@ def test_a_damaged_source_is_named_with_its_line(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(CorpusError, match=message):
         read(tmp_path / name)
+
+
+@given(st.lists(st.sampled_from(["word", "end.", "x", "stop!\n"]), max_size=80), st.integers(1, 20))
+def test_every_word_lands_in_a_chunk_of_the_allowed_size(words: list[str], size: int) -> None:
+    document = Document(id="d", title="T", text=" ".join(words))
+    chunks = list(chunked([document], size))
+    assert all(1 <= len(chunk.text.split()) <= size and chunk.title == "T" for chunk in chunks)
+    assert all(chunk.text in document.text for chunk in chunks)
+    assert [word for chunk in chunks for word in chunk.text.split()] == " ".join(words).split()

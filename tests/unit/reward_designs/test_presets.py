@@ -3,19 +3,23 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import ValidationError
 
 from scope_selfplay.base.values import Check, Comparison, Criterion, Outcome, Rollout, Rubric
-from scope_selfplay.config.rewards import DESIGNS, PRESETS
+from scope_selfplay.config.rewards import DESIGNS, PRESETS, RewardSettings
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import whole_structure
+from scope_selfplay.designs.design import PerAnswerDesign, RolloutGroup
 from scope_selfplay.designs.step import design_classes, open_design
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.protocol import Question, Reply
+from scope_selfplay.judge.protocol import PairQuestion, Question, Reply
 from scope_selfplay.ranking.balanced import fit_margins, fit_step, position_offset
 from scope_selfplay.ranking.matches import ComparisonGraph, Match, min_max
+from scope_selfplay.rewards.equations import summed_objectives
+from tests.reference_files import read_reference, reference_cases
 from tests.unit.reward_designs.scripted import (
     RUBRIC,
     TASK,
@@ -27,6 +31,8 @@ from tests.unit.reward_designs.scripted import (
 )
 
 EPSILON = 1e-6
+
+
 CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
     # Equation 6: the share of criteria at 5 or more, + 0.5 * format 1 + 0.1 * 1 search of 3.
     ("rubric", ("9 9 1", "1 1 1", "9 9 9"), [2 / 3 + 0.5 + 0.1 / 3, 0.5 + 0.1 / 3, 1.5 + 0.1 / 3], 9),
@@ -89,6 +95,8 @@ def test_without_the_whole_format_the_binary_format_reward_is_zero() -> None:
 
 
 LOOKED, DONE = "<think>Let me see.</think>\n<search>why</search>", "<think>So.</think>\n<answer>8</answer>"
+
+
 NATIVE = '<tool_call>\n{"name": "search", "arguments": {"query": "why"}}\n</tool_call>'
 
 
@@ -252,3 +260,138 @@ def test_a_judge_is_shown_the_rubric_that_the_settings_name(choice: str, shown: 
     assert all((rubric is not None) == shown for rubric in judge.rubrics)
     # Two groups of one task share the rubric that was written for it.
     assert judge.asked.count(("rubric",)) == (choice == "query")
+
+
+def rewarded(judge: ScriptedJudge, settings: dict[str, Any], *answers: str) -> list[float | None]:
+    (found,) = reward({"reward": {"design": "arena", **settings}}, judge, rollouts(*answers)).rewards
+    return found
+
+
+def test_the_anchor_is_seeded_by_margin_zero() -> None:
+    """Margins over the anchor 5: +4, -0.2, -0.1. At 0 it is the second seed, and the best meets 4.8."""
+    judge = ScriptedJudge()
+    rewarded(judge, {}, "5", "9", "4.8", "4.9")
+    asked = {frozenset(pair[1:]) for pair in judge.asked}
+    assert {"9", "4.8"} in asked and {"4.8", "4.9"} not in asked
+
+
+def test_swiss_plays_as_many_rounds_as_halve_the_answers_to_one() -> None:
+    judge = ScriptedJudge()
+    rewarded(judge, {"topology": "swiss"}, *map(str, range(8)))
+    assert len(judge.asked) == 24
+
+
+class Fickle(ScriptedJudge):
+    """Between a and b, judges for a at first, and for b whenever they meet again."""
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        found = await super().ask(question)
+        assert isinstance(question, PairQuestion)
+        better = "1 b" if question.repeat else "1 a"
+        scores = [float(rollout.answer == better) for rollout in (question.first, question.second)]
+        return replace(found, value=Outcome(*scores))
+
+
+@pytest.mark.parametrize(("reset", "calls"), [(False, 2), (True, 6)])
+def test_a_final_lost_by_the_undefeated_is_played_again(reset: bool, calls: int) -> None:
+    """Of two answers a wins the first match. Judged once, a wins the final as well; judged anew, b wins the final, the
+    first defeat of a, and the match that decides."""
+    judge = Fickle()
+    found = rewarded(judge, {"topology": "double_elimination", "reset": reset}, "1 a", "1 b")
+    assert len(judge.asked) == calls
+    assert found == ([0.0, 1.0] if reset else [1.0, 0.0])
+
+
+def test_a_setting_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError, match="only with double_elimination"):
+        SolverConfig.model_validate({"reward": {"design": "arena", "topology": "swiss", "reset": True}})
+
+
+@pytest.mark.parametrize("topology", ["round_robin", "anchor", "double_elimination", "swiss"])
+def test_the_preset_of_the_paper_takes_every_topology(topology: str) -> None:
+    solver = SolverConfig.model_validate({"reward": {"design": "arenarl", "topology": topology}})
+    assert solver.reward.design == "arena" and solver.reward.score == "own"
+
+
+class BrevityReward(RewardSettings):
+    design: Literal["brevity"] = "brevity"
+
+
+async def test_a_design_with_one_method_rewards_a_group_at_a_price_that_covers_its_calls() -> None:
+    class BrevityDesign(PerAnswerDesign[BrevityReward]):
+        name = "brevity"
+
+        async def answer_reward(
+            self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge
+        ) -> float | None:
+            grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, rollout.id))
+            length = self.count_tokens(rollout.answer or "") / 1000
+            return None if grade.score is None else grade.score / (1 + length)
+
+    design = BrevityDesign(BrevityReward(), SolverConfig(), lambda text: len(text.split()))
+    answers = rollouts("9 9 9", "9 9 9 and so on and on", None)
+    judge = MeteredJudge(ScriptedJudge())
+    short, long, absent = await design.rewards(finished_group(TASK, RUBRIC, answers), judge)
+    assert short is not None and long is not None and short > long > 0
+    assert absent == 0.0 and judge.tally.calls == 2 * len(RUBRIC.criteria)
+    assert design.most_calls(TASK, RUBRIC, design.entrants(answers)) == judge.tally.calls
+
+
+RIGHT = TASK.model_copy(update={"reference": "8"})
+
+
+GROUPS = [rollouts(*answers) for answers in (["8", "8"], ["1", "2"], ["8", "1"], ["3", None])]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reward": "verifier"},
+        {"reward": "win_rate", "routing": "verifier"},
+        {"reward": "live", "routing": "auto"},
+        {"reward": "win_rate", "routing": {"by": "verifier", "budget": 1}},
+    ],
+)
+def test_shares_of_right_and_wrong_are_the_verifiers(settings: dict[str, Any]) -> None:
+    metrics = reward(settings, ScriptedJudge(), *GROUPS, task=RIGHT).metrics
+    assert (metrics["verified"], metrics["all_right"], metrics["all_wrong"]) == (3 / 8, 1 / 4, 1 / 2)
+
+
+@pytest.mark.parametrize("settings", [{"reward": "win_rate"}, {"reward": "win_rate", "routing": "rubric"}])
+def test_without_a_verifier_there_are_no_such_shares(settings: dict[str, Any]) -> None:
+    metrics = reward(settings, ScriptedJudge(), rollouts("8 8 8", "1 1 1"), task=RIGHT).metrics
+    assert not {"verified", "all_right", "all_wrong"} & set(metrics)
+
+
+def test_rollouts_of_a_step_are_counted() -> None:
+    assert reward({"reward": "verifier"}, ScriptedJudge(), *GROUPS, task=RIGHT).metrics["generations"] == 8
+
+
+FILE = "gdpo_cases.json"
+
+
+@pytest.mark.parametrize("case", reference_cases(FILE, "id"))
+def test_objectives_are_summed_as_worked_out_by_hand(case: dict[str, Any]) -> None:
+    found = summed_objectives(case["objectives"], case["weights"], case["epsilon"])
+    assert found == pytest.approx(case["expected"], abs=read_reference(FILE)["tolerance"])
+
+
+def test_a_narrow_criterion_counts_as_much_as_a_wide_one() -> None:
+    """The second criterion differs by 1 only, the first by 9: both are +-0.7071 after they are normalised."""
+    group = rollouts("9 5 1", "0 6 1")
+    (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
+    half = 0.5**0.5
+    # Weights 3, 2 and 1; the third criterion and the format are equal. Half of the reward is the format's.
+    assert found == pytest.approx([0.5 * (3 - 2) / 6 * half, -0.5 * (3 - 2) / 6 * half], abs=1e-3)
+
+
+def test_the_format_is_an_objective_of_its_own() -> None:
+    group = [rollout(0, "5 5 5"), rollout(1, "5 5 5", searched=False)]
+    (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
+    assert found == pytest.approx([0.5 * 0.5**0.5, -0.5 * 0.5**0.5], abs=1e-3)
+
+
+def test_no_answer_scores_nothing_and_a_failed_rollout_is_left_out() -> None:
+    group = [*rollouts("9 9 9", None), rollout(2, "1 1 1", failed=True)]
+    (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
+    assert found[:2] == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-3) and found[2] is None

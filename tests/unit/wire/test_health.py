@@ -1,6 +1,12 @@
 """Whether a server may be asked, on a clock that the test moves."""
 
-from scope_selfplay.net.client import Health
+import time
+
+import pytest
+
+from scope_selfplay.net.client import Client, Health, RetryPolicy
+from scope_selfplay.testing.chat_server import FakeServer, FaultKind
+from tests.judges import always
 
 
 class Clock:
@@ -52,3 +58,25 @@ def test_an_outage_is_waited_for_from_when_it_began_and_what_comes_back_later_is
     assert health.left == 0
     health.go_down()
     assert health.rest == 2
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("jump", [-86_400, 86_400])
+async def test_a_clock_that_jumps_does_not_change_how_long_a_server_was_away(
+    monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    said, now, fake = list[str](), time.time(), FakeServer(always("1"))
+    fake.fault = FaultKind.ERROR
+
+    def say(text: str) -> None:
+        said.append(text)
+        fake.fault = None
+        monkeypatch.setattr(time, "time", lambda: now + jump)
+
+    async with (
+        fake.serving() as url,
+        Client(url, retry_policy=RetryPolicy(first_pause=0.05), say=say) as client,
+    ):
+        body = b'{"model": "fake", "messages": [{"role": "user", "content": "x"}]}'
+        await client.ask("POST", "/chat/completions", body)
+    assert " answers again, after 0 s" in said[-1]
