@@ -27,7 +27,6 @@ from benchmarks.gpu.made_up import NoEngine, job_of
 from benchmarks.markdown import markdown
 from benchmarks.tiny_tokenizer import build_tokenizer
 from jobs.launch import TrainingNode, rank_environments, run_ranks
-from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.testing.random_policy import small_qwen3
 from scope_selfplay.training.engines import StepResult
@@ -99,11 +98,10 @@ def _trained(case: Case, folder: Path, team: Ranks) -> list[Any]:
     job = job_of(folder / "base", folder / f"stage-{team.processes}", settings)
     job = replace(job, ranks=team, options=replace(job.options, scale=scale_of(settings)))
     placement = Placement(torch.device("cpu"), compute, team.processes if sharded else 1, sharded)
-    lora = LoraConfig(rank=case.adapter, alpha=64.0, target_modules=("q_proj", "v_proj", "down_proj"))
     # An adapter is over M0 itself. It is drawn, as `load` does it.
     start = folder / ("base" if case.adapter else "start")
     torch.manual_seed(3)
-    model = TrainedModel(start, folder / "base", lora, team, placement, refers=case.beta > 0)
+    model = TrainedModel(start, folder / "base", case.adapter, team, placement, refers=case.beta > 0)
     gradients, rollouts = list[Any](), _rollouts(case.shape)
 
     async def sample(records: Sequence[str], step: int, sampled: Any) -> StepResult:

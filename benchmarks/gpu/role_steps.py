@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.gpu.context import PartContext
 from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
 from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
-from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -27,7 +27,7 @@ def challenger(context: PartContext) -> None:
 def adapter(context: PartContext) -> None:
     """Of a large model under an adapter, which has no reference model beside it."""
     policy = context.random_policy(context.scale.adapted, shared=False)
-    _train(context, "solver", policy, ModelConfig(lora=LoraConfig(rank=context.scale.rank)))
+    _train(context, "solver", policy, ModelConfig(lora_rank=context.scale.rank))
 
 
 def settings_of(context: PartContext, role: str, *, steps: int, save_every: int) -> TrainConfig:

@@ -13,7 +13,7 @@ from scope_selfplay.base.errors import ConfigError, nearest
 from scope_selfplay.base.yaml import RepeatedKeyError, YamlError, parse_yaml
 from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.judge import JudgeRole
-from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.run import LINEAR_LAYERS, RunConfig
 
 _SHOWN_MISTAKES = 8
 _LONGEST_SHOWN = 200
@@ -27,6 +27,7 @@ MOVED: Mapping[str, str] = {
     "judge.patience.outage": "judge.patience",
     "judge.patience.retries": "judge.retries",
     "cluster.train_solver.deadline": "cluster.deadline",
+    "model.lora.rank": "model.lora_rank",
     "cluster.node_selector": "cluster.pod.spec.nodeSelector",
     "cluster.priority_class": "cluster.pod.spec.priorityClassName",
     "cluster.labels": "cluster.pod.metadata.labels",
@@ -74,6 +75,8 @@ GONE: Mapping[str, tuple[Any, str]] = {
     "tools.mcp.name": ("", "messages name the program or host"),
     "tools.mcp.concurrency": (8, "it is 8 calls of each worker"),
     "tools.mcp.per_second": (None, "limit the rate at the server"),
+    "model.lora.alpha": (32.0, "it is 32: a rank of another size scales it"),
+    "model.lora.target_modules": (list(LINEAR_LAYERS), "every linear layer gets an adapter"),
     "model.device": ("auto", "hide the GPU with CUDA_VISIBLE_DEVICES="),
     "partners.call": (900.0, "it is 900 seconds"),
     **{

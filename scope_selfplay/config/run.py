@@ -22,22 +22,8 @@ from scope_selfplay.config.judge import OPERATION, JudgeConfig
 from scope_selfplay.config.rewards import GREEDILY_JUDGED, preset_of
 from scope_selfplay.config.training import INHERITED, ChallengerConfig, SolverConfig
 
-
-class LoraConfig(ConfigSection):
-    rank: int = Field(default=0, ge=0)
-    """Rank of a low-rank adapter that is trained instead of the weights; 0 trains all weights (the paper)."""
-    alpha: float = Field(default=32.0, gt=0)
-    """Scale of the adapter: its output is multiplied by alpha / rank."""
-    target_modules: tuple[str, ...] = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    )
-    """Linear layers that get an adapter."""
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Those of a decoder layer, each of which gets an adapter."""
 
 
 class ModelConfig(ConfigSection):
@@ -48,8 +34,9 @@ class ModelConfig(ConfigSection):
     earlier_thinking: Literal["auto", "keep", "drop"] = "auto"
     """Thinking of earlier turns in the next prompt: `auto` follows the model family (Qwen3 drops it). If it is dropped,
     every turn becomes a training row of its own."""
-    lora: LoraConfig = LoraConfig()
-    """Train a low-rank adapter instead of all weights."""
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank of a low-rank adapter (alpha 32) on all linear layers, which is trained instead of the weights; 0 trains all
+    weights (the paper)."""
     engine: Literal["in_process", "vllm_colocated", "vllm_server"] = "in_process"
     """Engine that samples from the policy in training: this process, vLLM on the trainer's GPU, or a vLLM server."""
     export_dtype: Literal["base", "float32"] = "base"
@@ -75,12 +62,12 @@ class ModelConfig(ConfigSection):
     """Tokens of prompt and response together (Table 9, max model length)."""
 
     def mistakes(self) -> Iterator[str]:
-        alike = self.engine == "in_process" and self.deterministic is not False and not self.lora.rank
+        alike = self.engine == "in_process" and self.deterministic is not False and not self.lora_rank
         if self.processes > 1 and not alike:
             yield (
                 f"processes ({self.processes}) sample from whole weights with engine in_process and, so that it is the "
                 f"same in each of them, deterministic: true; found engine {self.engine}, deterministic: "
-                f"{str(self.deterministic).lower()}, lora.rank {self.lora.rank}; use processes 1"
+                f"{str(self.deterministic).lower()}, lora_rank {self.lora_rank}; use processes 1"
             )
         if self.engine == "vllm_server" and not self.vllm_url:
             yield "engine vllm_server needs vllm_url, for example http://127.0.0.1:8000"

@@ -15,7 +15,7 @@ from typing import Any
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError
 from scope_selfplay.base.sampling import TagCodec
-from scope_selfplay.config.run import LoraConfig, RunConfig
+from scope_selfplay.config.run import LINEAR_LAYERS, RunConfig
 from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.dialects.turns import ANSWER_TAGS, TASK_TAGS, THINK_TAGS
 from scope_selfplay.inference.codec import ChatCodec
@@ -230,19 +230,16 @@ def load_model(
 
 
 def load_with_adapter(
-    start: Path, base: Path, lora: LoraConfig, load: Callable[[Path], Any], *, whole: bool
+    start: Path, base: Path, rank: int, load: Callable[[Path], Any], *, whole: bool
 ) -> tuple[Any, Path]:
     """A model with a trainable adapter (that of `start` over `base`, or a new one), and the weights that it is over.
 
     Raises CheckpointError where the adapter of `start` has another shape.
     """
-    from peft import LoraConfig as Adapter
-    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 
     kept = start / ADAPTER
-    shape = Adapter(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), task_type="CAUSAL_LM"
-    )
+    shape = LoraConfig(r=rank, lora_alpha=32, target_modules=list(LINEAR_LAYERS), task_type="CAUSAL_LM")
     if not kept.is_dir():
         return get_peft_model(load(start), shape), start
     if not (kept / "adapter_model.safetensors").is_file():
@@ -254,7 +251,7 @@ def load_with_adapter(
     )
     if found != wanted:
         raise CheckpointError(
-            f"{kept}: holds an adapter of {found}; model.lora asks for {wanted}: keep one shape through a run"
+            f"{kept}: holds an adapter of {found}; model.lora_rank asks for {wanted}: keep one shape through a run"
         )
     model = load(base)
     if whole:

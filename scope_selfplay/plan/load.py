@@ -32,8 +32,7 @@ def training_disk(model: ModelConfig, settings: TrainConfig, size: ModelSize, te
     """`text` is the GiB of the stage's records. A new checkpoint is whole before the oldest is removed."""
     export = export_bytes(model, size) / _GIB
     checkpoint = checkpoint_gib(model, size)
-    if model.lora.rank:
-        export += FULL * model.lora.rank * size.shape.adapted(model.lora.target_modules) / _GIB
+    export += FULL * size.shape.adapted(model.lora_rank) / _GIB
     return StageDisk(training_peak(settings, checkpoint, export) + text, export + text)
 
 
@@ -46,9 +45,7 @@ def training_peak(settings: TrainConfig, checkpoint: float, export: float) -> fl
 
 def checkpoint_gib(model: ModelConfig, size: ModelSize) -> float:
     """Weights and two moments of Adam in float32: of the model, or of its adapter."""
-    rank = model.lora.rank
-    learnt = rank * size.shape.adapted(model.lora.target_modules) if rank else size.parameters
-    return 3 * FULL * learnt / _GIB
+    return 3 * FULL * (size.shape.adapted(model.lora_rank) or size.parameters) / _GIB
 
 
 def records_gib(tokens: float, assumptions: Assumptions) -> float:

@@ -131,8 +131,7 @@ class Trainer(NamedTuple):
 
     @property
     def adapter(self) -> int:
-        lora = self.model.lora
-        return lora.rank * self.size.shape.adapted(lora.target_modules)
+        return self.size.shape.adapted(self.model.lora_rank)
 
     @property
     def learnt(self) -> float:
@@ -286,7 +285,7 @@ def _gpu_advice(trainer: Trainer) -> str:
     if settings.micro_tokens > settings.max_prompt + settings.max_response:
         others.append(f"micro_tokens {settings.micro_tokens // 2}")
     if not trainer.adapter:
-        others.append("model.lora")
+        others.append("model.lora_rank")
     if trainer.model.engine == "in_process":
         others.append("fewer model.slots, or vLLM")
     return ", ".join(others[:-1]) + f" or {others[-1]}" if len(others) > 1 else others[0]

@@ -1,7 +1,7 @@
 """How large a dense decoder is: from its config.json, else from its name, else as given."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -108,11 +108,9 @@ class ModelShape(NamedTuple):
     def parameters(self) -> int:
         return (1 if self.tied else 2) * self.table + self.layers * self.layer + self.hidden
 
-    def adapted(self, modules: Sequence[str]) -> int:
-        """Parameters of a low-rank adapter on these linear layers, per rank."""
-        names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-        widths = {name: sum(sides) for name, sides in zip(names, self.matrices, strict=True)}
-        return self.layers * sum(widths.get(name, 2 * self.hidden) for name in modules)
+    def adapted(self, rank: int) -> int:
+        """Parameters of a low-rank adapter on all linear layers."""
+        return rank * self.layers * sum(rows + columns for rows, columns in self.matrices)
 
 
 class ModelSize(NamedTuple):

@@ -55,7 +55,7 @@ def in_process_engine(
         "temperature": config.sampling.temperature,
         "top_p": config.sampling.top_p,
         "deterministic": exact,
-        "packed": not exact and not config.model.lora.rank,
+        "packed": not exact and not config.model.lora_rank,
         "share": share,
     }
     on_tokens = context.activity.sampled

@@ -30,7 +30,7 @@ _BOUND = {
     "model.path": "the shared checkpoints were trained from it",
     "model.dialect": "the shared checkpoints were trained in it",
     "model.earlier_thinking": "the shared checkpoints were trained in it",
-    "model.lora": "the shared checkpoints have its shape",
+    "model.lora_rank": "the shared checkpoints have its shape",
     "corpus": "the shared corpus.jsonl was made by it, and its documents are marked as used",
     "domain": "a run has one prompt pack, and the shared iterations were made with it",
     "compare.tasks": "the held-out tasks were made once, before iteration 1",

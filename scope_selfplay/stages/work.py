@@ -225,7 +225,7 @@ def bytes_of(run: Run, iteration: int, stage: Stage) -> int:
         return text
     parameters = parameters_of(run.base)
     # Of an adapter's checkpoints nothing is known.
-    checkpoint = 0 if config.model.lora.rank else 3 * FULL * parameters
+    checkpoint = 0 if config.model.lora_rank else 3 * FULL * parameters
     return text + int(training_peak(settings, checkpoint, HALF * parameters))
 
 

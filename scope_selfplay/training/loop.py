@@ -67,7 +67,7 @@ def load(job: GrpoJob) -> "TrainedModel":
     return TrainedModel(
         job.start.weights,
         job.start.base,
-        job.options.model.lora,
+        job.options.model.lora_rank,
         job.ranks,
         Placement.of_this_process(exact=job.exact),
         refers=job.settings.kl_beta > 0,

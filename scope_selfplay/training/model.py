@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.inference.checkpoints import load_model, load_with_adapter
 from scope_selfplay.inference.packed import can_pack
 from scope_selfplay.training.passes import Batch
@@ -79,7 +78,7 @@ class TrainedModel:
         self,
         start: Path,
         base: Path,
-        lora: LoraConfig,
+        rank: int,
         ranks: Ranks,
         placement: Placement,
         *,
@@ -87,7 +86,8 @@ class TrainedModel:
         temperature: float = 1.0,
         attention: str = "sdpa",
     ) -> None:
-        """`refers`: M0 is asked, too. `temperature`: at which rollouts are sampled, and so scored.
+        """`rank`: of an adapter that is trained, 0 for all weights. `refers`: M0 is asked, too. `temperature`: at which
+        rollouts are sampled, and so scored.
 
         Raises CheckpointError, ConfigError.
         """
@@ -97,11 +97,11 @@ class TrainedModel:
         load = partial(load_model, attention=attention, whole=whole)
         self.model: Any
         self.under: Path | None = None
-        if lora.rank:
-            self.model, self.under = load_with_adapter(start, base, lora, load, whole=whole)
+        if rank:
+            self.model, self.under = load_with_adapter(start, base, rank, load, whole=whole)
         else:
             self.model = load(start)
-        self.network = self.model.get_base_model() if lora.rank else self.model
+        self.network = self.model.get_base_model() if rank else self.model
         """The transformers model, inside of an adapter or not; what an engine in this process copies."""
         if placement.recomputes:
             self.network.gradient_checkpointing_enable({"use_reentrant": False})

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.base.errors import TrainingError
-from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import PeerEnded
 from tests.fsdp.place import Place
 from tests.integration.loop.seam import NoEngine, Score, by_member, job_of, sampler_of, train_on, with_model
-
-LORA = LoraConfig(rank=4, alpha=64.0, target_modules=("q_proj", "v_proj"))
 
 
 def sharded_job(
@@ -22,7 +19,7 @@ def sharded_job(
     """A step's four rollouts are two for each of two ranks, in two passes. `name`: of several in one case."""
     given = {"micro_tokens": 1, "kl_beta": 0.0, **settings}
     job = replace(job_of(place.random_policy, place.folder / name, start=start, **given), ranks=place.ranks)
-    return with_model(job, job.options.model.model_copy(update={"lora": LORA})) if lora else job
+    return with_model(job, job.options.model.model_copy(update={"lora_rank": 4})) if lora else job
 
 
 def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ REQUEST = Generate((1, 2, 3), max_tokens=4)
 
 @pytest.mark.parametrize(
     "other",
-    ["model.deterministic=false", "model.engine=vllm_colocated", "model.lora.rank=4"],
+    ["model.deterministic=false", "model.engine=vllm_colocated", "model.lora_rank=4"],
 )
 def test_several_sampling_processes_are_refused_where_their_tokens_would_differ(other: str) -> None:
     with pytest.raises(ConfigError, match=r"processes \(2\) sample from whole weights .*; use processes 1"):

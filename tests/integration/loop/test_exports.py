@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.inference.checkpoints import load_model, policy_path, stored_dtype
 from scope_selfplay.store.folder import weights_hash
 from scope_selfplay.training import checkpoint
@@ -44,7 +44,7 @@ def dtypes_of(folder: Path) -> set[str]:
 def test_an_export_has_the_data_type_of_m0(
     random_policy: Path, half_policy: Path, tmp_path: Path, rank: int
 ) -> None:
-    model = ModelConfig(lora=LoraConfig(rank=rank))
+    model = ModelConfig(lora_rank=rank)
     for base, dtype, name in ((random_policy, "F32", "float32"), (half_policy, "BF16", "bfloat16")):
         job = with_model(job_of(base, tmp_path / name), model)
         train_on(job, by_member)

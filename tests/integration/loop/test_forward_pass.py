@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -25,9 +24,7 @@ ROWS = [
 
 def model_of(policy: Path, attention: str, temperature: float = 1.0) -> TrainedModel:
     placement = Placement(torch.device("cpu"), torch.float32)
-    return TrainedModel(
-        policy, policy, LoraConfig(), Ranks(), placement, temperature=temperature, attention=attention
-    )
+    return TrainedModel(policy, policy, 0, Ranks(), placement, temperature=temperature, attention=attention)
 
 
 def gradients(model: Any, total: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from scope_selfplay.base.errors import CheckpointError
-from scope_selfplay.config.run import LoraConfig
+from scope_selfplay.config.run import LINEAR_LAYERS
 from scope_selfplay.training.engines import whole_weights
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import load
@@ -30,8 +30,7 @@ from tests.integration.loop.seam import (
 
 def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
     job = job_of(policy, folder, start=start, steps=steps, kl_beta=0.1, learning_rate=5e-2)
-    lora = LoraConfig(rank=rank, alpha=64.0, target_modules=("q_proj", "v_proj"))
-    return with_model(job, job.options.model.model_copy(update={"lora": lora}))
+    return with_model(job, job.options.model.model_copy(update={"lora_rank": rank}))
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, t
     three = adapted(random_policy, tmp_path / "three", start=plain)
     assert first_kl(three) == pytest.approx(full, rel=1e-2)
     assert not (three.folder.checkpoint / "adapter").exists()
-    with pytest.raises(CheckpointError, match=r"holds an adapter of rank 4.*model.lora asks for rank 8"):
+    with pytest.raises(CheckpointError, match=r"holds an adapter of rank 4.*model.lora_rank asks for rank 8"):
         load(adapted(random_policy, tmp_path / "four", start=checkpoint, rank=8))
 
 
@@ -89,10 +88,10 @@ def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
         part = f"base_model.model.{name.removesuffix('.weight')}"
         if f"{part}.lora_A.weight" in adapter:
             up, down = adapter[f"{part}.lora_B.weight"], adapter[f"{part}.lora_A.weight"]
-            weight, merged = weight + 64 / 4 * (up @ down), merged + 1
+            weight, merged = weight + 32 / 4 * (up @ down), merged + 1
         assert torch.equal(exported[name], weight), name
         assert name not in engine.weights or torch.equal(engine.weights[name], weight), name
-    assert merged == 2 * model.network.config.num_hidden_layers
+    assert merged == len(LINEAR_LAYERS) * model.network.config.num_hidden_layers
     assert exported.keys() - engine.weights.keys() <= {"lm_head.weight"}
 
 

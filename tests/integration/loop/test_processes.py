@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.launch import TrainingNode, rank_environments
-from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
@@ -30,8 +30,7 @@ SCORES: dict[str, Score] = {"even": by_member, "uneven": uneven}
 
 def job_with(policy: Path, folder: Path, rows: str) -> GrpoJob:
     job = job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40)
-    lora = LoraConfig(rank=4, alpha=8.0, target_modules=("q_proj", "v_proj"))
-    return with_model(job, ModelConfig(lora=lora)) if rows == "uneven" else job
+    return with_model(job, ModelConfig(lora_rank=4)) if rows == "uneven" else job
 
 
 def work_along(policy: Path, folder: Path, told: dict[str, str], rows: str) -> None:

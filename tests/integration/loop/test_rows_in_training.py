@@ -11,7 +11,6 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from scope_selfplay.config.run import LoraConfig
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
@@ -152,7 +151,7 @@ def test_every_loss_is_what_trl_computes_under_its_name(
     """Ours in several passes, TRL's in one; where log-probabilities are old, clips bind."""
     rng, rows = Random(7), sampled_rows(Random(3))
     placement = Placement(torch.device("cpu"), torch.float32)
-    model = TrainedModel(random_policy, random_policy, LoraConfig(), Ranks(), placement, refers=False)
+    model = TrainedModel(random_policy, random_policy, 0, Ranks(), placement, refers=False)
     policy_loss = PolicyLoss(loss_of(SolverConfig.model_validate({"loss": loss})), beta, None)
     advantages = [2.0, -1.5, 0.5, 1.0, -0.5, -1.5]
     group = [RolloutShare.of(RewardedRollout([each], 1.0)) for each in rows]

@@ -24,7 +24,7 @@ import click
 from scope_selfplay.base.sampling import Generate
 from scope_selfplay.base.terminal import run_command
 from scope_selfplay.base.values import Role
-from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.training.engines import Rows, StepResult, in_groups, open_engine
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -36,9 +36,7 @@ from tests.integration.loop.seam import GROUP, job_of, row, with_model
 def served_job(policy: Path, folder: Path, url: str, *, adapter: int = 0, **settings: Any) -> GrpoJob:
     """`adapter`: its rank; M0 is asked where there is one."""
     job = job_of(policy, folder, kl_beta=0.1 if adapter else 0.0, micro_tokens=1, **settings)
-    return with_model(
-        job, ModelConfig(engine="vllm_server", vllm_url=url, lora=LoraConfig(rank=adapter, alpha=16))
-    )
+    return with_model(job, ModelConfig(engine="vllm_server", vllm_url=url, lora_rank=adapter))
 
 
 def sampler_of(

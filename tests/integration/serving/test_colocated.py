@@ -24,7 +24,7 @@ from benchmarks.gpu.scales import TINY
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import LoraConfig, ModelConfig
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.stepped import SteppedEngine
 from scope_selfplay.run.begin import open_run
@@ -190,7 +190,7 @@ def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
     random_policy: Path, tmp_path: Path, made: list[SleepingLLM]
 ) -> None:
     job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, learning_rate=1e-2)
-    job = with_model(job, MODEL.model_copy(update={"lora": LoraConfig(rank=4, alpha=16)}))
+    job = with_model(job, MODEL.model_copy(update={"lora_rank": 4}))
     apart: list[float] = []
 
     def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:

@@ -256,12 +256,12 @@ def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side()
             [],
             ["solver.reward=verifier", "seed=3"],
             ["solver.reward=reasoning_arena_live"],
-            ["tasks.search_turns={1: 1}", "model.lora.rank=4"],
+            ["tasks.search_turns={1: 1}", "model.lora_rank=4"],
         )
     ]
     plain, verified, live, turned = configs
     assert changed_settings(verified, live) == ["seed", "solver.reward", "solver.routing"]
-    assert changed_settings(plain, turned) == ["model.lora.rank", "tasks.search_turns"]
+    assert changed_settings(plain, turned) == ["model.lora_rank", "tasks.search_turns"]
     for one in configs:
         for other in configs:
             names = changed_settings(one, other)

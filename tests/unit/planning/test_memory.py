@@ -110,7 +110,7 @@ def test_parts_add_up_at_the_greater_of_two_peaks() -> None:
 def test_a_large_pass_does_not_fit_and_the_advice_says_what_would() -> None:
     trainer = solver_trainer("solver.micro_tokens=163840")
     assert not trainer.fits and trainer.peak == "updating"
-    assert "micro_tokens 81920" in trainer.advice and "model.lora" in trainer.advice
+    assert "micro_tokens 81920" in trainer.advice and "model.lora_rank" in trainer.advice
     assert "still does not fit" in trainer.advice
     assert "which fits" in solver_trainer("solver.micro_tokens=73728").advice
     assert solver_trainer().fits and not solver_trainer().advice
@@ -172,7 +172,7 @@ def test_pods_without_gpus_are_left_out_and_replicas_are_counted() -> None:
 
 
 def test_an_adapter_needs_gradients_and_moments_of_its_own_size_and_no_reference() -> None:
-    whole, adapted = (updating(f"model.lora.rank={rank}") for rank in (0, 16))
+    whole, adapted = (updating(f"model.lora_rank={rank}") for rank in (0, 16))
     # 43.6 million parameters: 36 layers, 16 x (in + out) of seven linear layers; four GPUs share them.
     assert adapted["gradients"] == pytest.approx(4 * 43.65e6 / GIB / 4, rel=0.001)
     assert adapted["optimizer"] == pytest.approx(2 * adapted["gradients"])
