@@ -20,16 +20,18 @@ from scope_selfplay.base.errors import CorpusError, did_you_mean
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig
-from scope_selfplay.corpus.convert import (
+from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.markdown import (
     CONVERTED_SUFFIXES,
     INSTALL,
     Converted,
     NotConverted,
     can_convert,
+    front_matter,
+    split_page,
+    subject_of,
     to_markdown,
 )
-from scope_selfplay.corpus.cut import Chunker, CountTokens
-from scope_selfplay.corpus.markdown import front_matter, split_page, subject_of
 from scope_selfplay.corpus.sample import first_shuffled
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 from scope_selfplay.net.json import is_encodable, load_strict

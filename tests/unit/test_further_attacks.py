@@ -22,8 +22,8 @@ from scope_selfplay.base.errors import CheckpointError, ConfigError, UserError
 from scope_selfplay.base.text import clean, clean_line
 from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Passage, content_id, seed_from
 from scope_selfplay.cli import cli
-from scope_selfplay.corpus import convert as conversion
-from scope_selfplay.corpus.convert import NotConverted, to_markdown
+from scope_selfplay.corpus import markdown as conversion
+from scope_selfplay.corpus.markdown import NotConverted, to_markdown
 from scope_selfplay.corpus.read import survey
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.dialects.turns import ToolForm
