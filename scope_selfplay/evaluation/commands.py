@@ -1,4 +1,4 @@
-"""`scope eval`: a checkpoint on a benchmark, and `scope leaderboard`: what came out. Heavy imports wait."""
+"""`scope eval`: a checkpoint on a benchmark, whose results `scope report` shows. Heavy imports wait."""
 
 from pathlib import Path
 from typing import Any
@@ -74,4 +74,4 @@ def evaluate(
             if as_json
             else "\n".join(line for table in tables_of(result) for line in table.text())
         )
-        click.echo(f"scope leaderboard {request.folder} shows it again, and scope view and report", err=True)
+        click.echo(f"scope report {request.folder} shows it again, and scope view", err=True)

@@ -193,7 +193,7 @@ def play_judge(
     reveal: bool,
 ) -> None:
     """Answer what the judge was asked, without seeing what it said. With two checkpoints (S_0 S_1) compare their
-    answers to held-out tasks, blind and shuffled. The agreement is in `scope tasks stats RUN`.
+    answers to held-out tasks, blind and shuffled. The agreement is in `scope report RUN`.
 
     RUN is a run folder, or a name under runs/. The same command goes on with what you have not answered.
     """
@@ -223,7 +223,7 @@ def play_judge(
             what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"
             raise UserError(f"{reader.folder.path}: has {what} that {person} has not judged")
         given = asyncio.run(put_to_person(asked, human, console, prompts, reveal=reveal))
-        click.echo(f"{given} of {len(asked)} questions answered; scope tasks stats {run}", err=True)
+        click.echo(f"{given} of {len(asked)} questions answered; scope report {run}", err=True)
 
 
 @contextmanager

@@ -248,7 +248,7 @@ CASES: list[tuple[str, str]] = [
     ("tasks ls demo --status acepted", "is not one of"),
     ("tasks ls demo --limit 0", "limit"),
     ("tasks show demo zzz", "zzz"),
-    ("tasks stats a_file", "a_file"),
+    ("report a_file", "a_file"),
     ("tasks diff demo S_0 S_9", "S_9"),
     ("report none -o new.html", "no such folder"),
     ("report demo -o report.html", "--force"),
@@ -292,7 +292,7 @@ CASES: list[tuple[str, str]] = [
     ("config --config merge.yaml", "expected a mapping for merging"),
     ("tasks ls yaml_torn", "not a run config"),
     ("tasks ls manifest_empty", "manifest.json: damaged"),
-    ("tasks stats manifest_beyond", "manifest.json: damaged"),
+    ("report manifest_beyond", "manifest.json: damaged"),
     ("report ratings_empty -o new.html", "ratings.json: damaged"),
     # The command line itself.
     ("rum", "No such command"),

@@ -76,9 +76,9 @@ def test_two_checkpoints_side_by_side_come_by_their_difference(tmp_path: Path) -
 
 def test_the_terminal_shows_leaderboard_item_and_difference(tmp_path: Path) -> None:
     path = str(write_evaluation(tmp_path / "a").path)
-    board = shown("leaderboard", path)
+    board = shown("report", path)
     assert board.index("new ") < board.index("old ") and "0.667" in board and "Beside each other" in board
-    item = shown("leaderboard", path, "--item", "i0", "--passages")
+    item = shown("tasks", "show", path, "i0", "--passages")
     for text in (
         "Question 0",
         "new, answer 1",
@@ -89,12 +89,12 @@ def test_the_terminal_shows_leaderboard_item_and_difference(tmp_path: Path) -> N
         assert text in item
     # What a model wrote cannot colour the terminal.
     assert "\x1b" not in item and "\\x1b[31mowl" in item
-    assert shown("leaderboard", path, "--between", "old", "new", "--limit", "1").splitlines()[1:] == [
+    assert shown("tasks", "diff", path, "old", "new", "--limit", "1").splitlines()[1:] == [
         "task\told\tnew\ttext",
         "i0\t0.000\t1.000\tQuestion 0 <b>?",
     ]
-    assert json.loads(shown("leaderboard", path, "--json"))["benchmark"] == "tiny"
-    assert json.loads(shown("leaderboard", path, "--item", "i0", "--json"))["item"]["id"] == "i0"
+    assert json.loads(shown("report", path, "--json"))["benchmark"] == "tiny"
+    assert json.loads(shown("tasks", "show", path, "i0", "--json"))["item"]["id"] == "i0"
 
 
 def test_the_report_is_one_file_and_escapes_what_models_wrote(tmp_path: Path) -> None:

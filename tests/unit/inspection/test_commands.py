@@ -119,11 +119,11 @@ def test_a_judges_picks_and_numbers_are_shown_with_their_reasons(tmp_path: Path)
 
 
 def test_stats_count_every_candidate(folder: RunFolder) -> None:
-    text = call(folder, "stats").stdout
+    text = CliRunner().invoke(cli, ["report", str(folder.path)]).stdout
     assert "== Iteration 2" in text and "kept" in text and "near duplicates" in text
     assert re.search(r"mean score of tried tasks +0\.333 fine +0\.\d+ fine +0-1 +0\.3 to 0\.7\n", text)
     assert re.search(r"near duplicates +0\.000 fine +\S+ \w+( !)? +share +at most 0\.1\n", text)
-    page = json.loads(call(folder, "stats", "--json").stdout)
+    page = json.loads(CliRunner().invoke(cli, ["report", str(folder.path), "--json"]).stdout)
     (iteration,) = (section["parts"] for section in page if section["title"] == "Iteration 1")
     funnel, _, histogram, *_ = (part["rows"] for part in iteration)
     assert [int(row[1]) for row in funnel] == [30, 24, 18, 18, 18, 12]

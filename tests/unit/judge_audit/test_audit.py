@@ -301,7 +301,7 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     assert (
         found["checks"][FIRST_PLACE]["value"] > 0.3 and len(found["warnings"]) >= 1 and found["calls"] == 300
     )
-    stats = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)])
+    stats = CliRunner().invoke(cli, ["report", str(folder.path)])
     assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
     with RunReader(folder.path) as reader:
         assert "<td>what being shown first adds to a win</td>" in render_report(reader)

@@ -37,7 +37,7 @@ def play(folder: RunFolder, command: str, *words: str, replies: list[str], perso
 
 
 def stats(folder: RunFolder, section: str) -> Any:
-    done = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path), "--json"])
+    done = CliRunner().invoke(cli, ["report", str(folder.path), "--json"])
     return {each["title"]: each["parts"] for each in json.loads(done.stdout)}[section][0]
 
 
@@ -99,7 +99,7 @@ def test_equal_answers_are_no_question(folder: RunFolder) -> None:
 
 def test_people_are_on_every_page(folder: RunFolder) -> None:
     play(folder, "judge", "--task", "task-1-002", replies=["y", "n", "y", "y <b>so</b>", "?"])
-    shown = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)]).stdout
+    shown = CliRunner().invoke(cli, ["report", str(folder.path)]).stdout
     assert "== People" in shown and "gate_source" in shown.split("== People")[1]
     task = CliRunner().invoke(cli, ["tasks", "show", str(folder.path), "task-1-002"]).stdout
     assert "What people said" in task and "<b>so</b>" in task

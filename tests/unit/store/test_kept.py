@@ -55,7 +55,7 @@ def test_a_demoted_solver_is_named_as_such_wherever_a_run_is_shown(tmp_path: Pat
     for iteration, decision in enumerate([Decision.PROMOTE, Decision.PROMOTE, Decision.KEEP]):
         rule(folder, iteration, decision, "S_2 is worse than S_1")
     words = "S_1, by iteration 2: keep: S_2 is worse than S_1"
-    stats = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)])
+    stats = CliRunner().invoke(cli, ["report", str(folder.path)])
     assert words in stats.stdout and "iteration-01/solver/checkpoint, best/" in stats.stdout
     with RunReader(folder.path) as reader:
         assert words in render_report(reader)
