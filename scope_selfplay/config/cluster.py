@@ -360,8 +360,6 @@ class ClusterConfig(ConfigSection):
     deadline: int = Field(default=172_800, ge=60)
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
     work."""
-    retries: int = Field(default=3, ge=0)
-    """Number of retries of a failed stage; outages, stops and evictions do not count."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """Stage A."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()

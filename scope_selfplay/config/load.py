@@ -59,6 +59,7 @@ GONE: Mapping[str, tuple[Any, str]] = {
     "cluster.user": (10_001, "set cluster.pod: {spec: {securityContext: {runAsUser: ..., fsGroup: ...}}}"),
     "cluster.access_mode": ("ReadWriteMany", "set cluster.claim: {accessModes: [ReadWriteOnce]}"),
     "cluster.patience": (900, "it is 15 minutes"),
+    "cluster.retries": (3, "it is 3; outages, stops and evictions do not count"),
     "cluster.expiry": (43_200, "it is 12 hours"),
     "cluster.keep": (86_400, "it is a day"),
     "judge.patience.call": (600.0, "judge.patience is the time of a completion, too"),
@@ -102,6 +103,7 @@ GONE: Mapping[str, tuple[Any, str]] = {
             ("revision", "", "judge.endpoint.weights tells weights apart"),
         )
     },
+    "corpus.reader": (None, "set corpus_reader in a prompt pack that extends yours (prompts/README.md)"),
     "corpus.embedded_articles": (640, "set corpus.sample"),
     "corpus.embedded_held_out": (160, "it is 160"),
     "compare.margin": (0.0, "better and worse are held against 0; promotion not_worse has compare.tolerance"),

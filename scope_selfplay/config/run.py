@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.base.values import CorpusReader
 from scope_selfplay.config.base import (
     OPERATION_OF_SEARCH,
     OPERATION_OF_TOOLS,
@@ -84,10 +83,8 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 
 class CorpusConfig(ConfigSection):
     path: str = "embedded"
-    """Source documents: JSONL, DPR's TSV (psgs_w100.tsv, also as .gz), a folder of text files, `embedded` for a
-    generated fictional world, or `none` for a run on given tasks without search."""
-    reader: CorpusReader | None = None
-    """How a folder is read: `text_files` or `markdown_sections`; when left out, as in the prompt pack."""
+    """Source documents: JSONL, DPR's TSV (psgs_w100.tsv, also as .gz), a folder that is read as the prompt pack says,
+    `embedded` for a generated fictional world, or `none` for a run on given tasks without search."""
     sample: int | None = Field(default=None, ge=1)
     """Number of documents of `path` that the run takes, the first in the shuffled order of the seed; all when left out.
     A run that needs no more documents than this samples the same ones either way. An external retriever still searches

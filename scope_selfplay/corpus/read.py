@@ -1,9 +1,8 @@
 """A path to documents. What the user gives is untrusted: every fault is one line with file and place.
 
 A file is DPR's TSV (`.tsv`, `.tsv.gz`), Parquet (`.parquet`), else JSON lines (`.gz` or not), whatever its name. How a
-folder is read follows from its domain (`corpus_reader` in domain.yaml) or the config (`corpus.reader`), else by
-`text_files`. Every document comes with its place, in an order that follows from the names alone. Runs and the index
-builder read alike.
+folder is read follows from its domain (`corpus_reader` in domain.yaml), else by `text_files`. Every document comes with
+its place, in an order that follows from the names alone. Runs and the index builder read alike.
 """
 
 import csv
@@ -317,7 +316,7 @@ def read_run_corpus(
     """The documents of a run; those for held-out tasks are marked. `count` counts tokens, at most `size` of which a
     piece has; both are asked for where documents are read.
 
-    `reader` is the domain's, where the settings name none. Raises CorpusError.
+    `reader` is the domain's. Raises CorpusError.
     """
     if settings.path == "none":
         return []
@@ -329,7 +328,7 @@ def read_run_corpus(
     def cut(documents: Sequence[Document]) -> list[Document]:
         return _cut(documents, chunker, progress)
 
-    path, reader = Path(settings.path), settings.reader or reader
+    path = Path(settings.path)
     if settings.sample is None:
         documents = cut(_read(path, reader, progress))
     else:

@@ -21,7 +21,7 @@ _LONGEST_PAUSE = 600.0
 class FailureResponse(StrEnum):
     FAIL = "fail"
     RETRY = "retry"
-    """Another attempt, which costs one of `cluster.retries`."""
+    """Another attempt, which costs one of `plan.RETRIES`."""
     RETRY_FREE = "retry_free"
     """Another attempt after a pause that doubles; costs no retry."""
 

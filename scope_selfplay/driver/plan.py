@@ -46,6 +46,8 @@ from scope_selfplay.driver.waiting import (
     why_server_waits,
 )
 
+RETRIES = 3
+"""Of a failed stage; outages, stops and evictions do not count."""
 _TIME_TO_END = 120.0
 """Seconds in which a Job may end by itself after its manifest was published, so that its log is complete."""
 _MANIFEST_DELAY = 60.0
@@ -114,7 +116,7 @@ def _advance_stage(plan: Plan, step: RunStage) -> None:
     config, edited = plan.context.config, plan.wanted.edited
     _review_attempts(plan, step)
     for name, history in plan.ledger.histories.items():
-        if (code := history.failure(config.cluster.retries)) is not None:
+        if (code := history.failure(RETRIES)) is not None:
             plan.end = RunEnd(code, f"{name}: {history.why}")
             return
     servers = servers_of(config, step, plan.volume.promoted)

@@ -299,7 +299,7 @@ def _files(config: RunConfig, pack: Pack) -> Iterator[Finding]:
     path = Path(config.corpus.path)
     if config.corpus.path in ("embedded", "none") or not path.is_dir():
         return
-    found = survey(path, config.corpus.reader or pack.domain.corpus_reader)
+    found = survey(path, pack.domain.corpus_reader)
     advice = "convert or move what should be read; `scope documents PATH --json` shows what is"
     left = bool(found.skipped)
     yield Finding("files", str(found), State.WARNING if left else State.OK, advice if left else "")

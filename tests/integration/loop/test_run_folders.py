@@ -24,7 +24,7 @@ RUNS = [
 # What a laptop lacks: GPUs, servers, a corpus of millions, a judge that is a model. Everything else is the run's.
 HERE = """
     stop_after=null iterations=1 domain=embedded model.dialect=qwen2.5 model.engine=in_process model.deterministic=true
-    corpus.path=embedded corpus.sample=null corpus.reader=null corpus.held_out_path=null search.url=null
+    corpus.path=embedded corpus.sample=null corpus.held_out_path=null search.url=null
     partners.challenger.base_url=null partners.solver.base_url=null compare.stop=never tasks.max_candidates=200
     challenger.max_turn=null solver.max_turn=null
 """

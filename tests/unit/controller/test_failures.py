@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.driver import plan
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.driver.parts import RunEnd, steps_of
 from scope_selfplay.testing.fake_nodes import PodEnding
@@ -167,8 +168,11 @@ def test_a_manifest_that_appears_late_is_waited_for(tmp_path: Path) -> None:
     assert f"r1-{STAGE}-a2" not in world.jobs_created
 
 
-def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp_path: Path) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600, "retries": 1}}
+def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "RETRIES", 1)
+    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600}}
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
     world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
@@ -179,9 +183,10 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
 
 @pytest.mark.parametrize("quota", [{}, {"pods": 2}], ids=["no node", "no pod"])
 def test_a_deadline_that_is_met_before_any_pod_had_a_node_costs_no_budget(
-    tmp_path: Path, quota: dict[str, int]
+    tmp_path: Path, quota: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600, "retries": 1}}
+    monkeypatch.setattr(plan, "RETRIES", 1)
+    data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600}}
     world = World(tmp_path, data, quota=quota)
     world.have_done_all_but(STAGE)
     world.nodes.gpus = 8 if quota else 2

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
-from scope_selfplay.driver import waiting
+from scope_selfplay.driver import plan, waiting
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.testing.fake_nodes import GPU
 from tests.unit.controller.neighbours import Neighbours
-from tests.unit.controller.worlds import ONE, World
+from tests.unit.controller.worlds import World
 
 LAST_TWO = ("i01-train-solver", "i01-compare")
 
@@ -85,8 +85,11 @@ def test_a_run_that_gave_back_returns_as_soon_as_its_neighbours_hold_less(
     assert neighbours.idle <= 90
 
 
-def test_giving_back_costs_no_retry_and_no_number_is_used_twice(tmp_path: Path) -> None:
-    world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"retries": 0}})
+def test_giving_back_costs_no_retry_and_no_number_is_used_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "RETRIES", 0)
+    world = World(tmp_path)
     world.have_done_all_but(*LAST_TWO)
     world.nodes.gpus = 3
     controller = world.controller()

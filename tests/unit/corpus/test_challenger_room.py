@@ -49,9 +49,9 @@ def test_a_chunk_that_does_not_fit_is_refused_with_what_would() -> None:
 def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -> None:
     text = " ".join(f"Sentence {number} is about the river." for number in range(400))
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "river.txt").write_text(text)
+    (tmp_path / "docs" / "river.md").write_text(f"# The river\n\n{text}\n")
     settings = [f"model.path={write_model(tmp_path / 'model')}", f"corpus.path={tmp_path / 'docs'}"]
-    settings += ["domain=support", "corpus.reader=text_files", "challenger.max_prompt=4096"]
+    settings += ["domain=support", "challenger.max_prompt=4096"]
     with pytest.raises(ConfigError, match="does not fit into the Challenger's prompt"):
         open_run(load_config(None, [*settings, "corpus.chunk_tokens=4000"]), tmp_path / "runs", Progress())
     assert not (tmp_path / "runs").exists()
