@@ -66,8 +66,6 @@ def take_unused(
 
     Raises CorpusError, with the numbers, when fewer are left.
     """
-    if count < 0:
-        raise ValueError(f"a sample of {count} documents")
     used = frozenset(taken)
     left = [document for document in documents if document.id not in used]
     if len(left) < count:
@@ -99,10 +97,8 @@ def exact_shares(n: int, weights: Mapping[Choice, float], rng: random.Random) ->
     """A choice for each of `n` sources, in random order: whole shares in the proportion of the weights.
 
     By largest remainder: no share is off its quota by 1 or more, and equal remainders favour the earlier choice. Raises
-    ValueError for a negative `n` or weights that are negative, not finite, or all 0.
+    ValueError for weights that are negative, not finite, or all 0.
     """
-    if n < 0:
-        raise ValueError(f"cannot split {n} sources")
     if not any(weights.values()) or not all(0 <= weight < math.inf for weight in weights.values()):
         raise ValueError(f"weights must be finite, at least 0 and not all 0; got {dict(weights)}")
     total = sum(map(Fraction, weights.values()))

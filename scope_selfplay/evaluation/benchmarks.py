@@ -16,7 +16,7 @@ from scope_selfplay.base.values import Document, Value, content_id, rng_from
 from scope_selfplay.corpus.read import documents_for
 from scope_selfplay.corpus.world import embedded_tasks, read_article, task_family
 from scope_selfplay.evaluation.rows import Criteria, Fields, Item, ItemCriterion, Row, read_rows
-from scope_selfplay.evaluation.scorers import SCORERS, Needs, Scorer
+from scope_selfplay.evaluation.scorers import SCORERS, Scorer
 from scope_selfplay.judge.protocol import RubricQuestion
 from scope_selfplay.judge.rules import LexicalJudge
 
@@ -87,8 +87,8 @@ class Benchmark:
     def scorers_of(self, item: Item) -> tuple[Scorer, ...]:
         """Those that the item has what they need for; one that needs nothing only where there is no other."""
         scorers = [SCORERS[name] for name in self.scorers]
-        able = [scorer for scorer in scorers if scorer.needs is not Needs.NOTHING and scorer.needs.has(item)]
-        return tuple(able or (scorer for scorer in scorers if scorer.needs is Needs.NOTHING))
+        able = [scorer for scorer in scorers if scorer.needs and getattr(item, scorer.needs)]
+        return tuple(able or (scorer for scorer in scorers if not scorer.needs))
 
     @property
     def identity(self) -> str:

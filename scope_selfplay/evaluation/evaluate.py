@@ -40,7 +40,7 @@ from scope_selfplay.evaluation.folder import (
     EvaluationFolder,
     EvaluationSpec,
     evaluation_card,
-    sort_lines,
+    settle_lines,
 )
 from scope_selfplay.evaluation.metrics import EvaluationResult, evaluation_result
 from scope_selfplay.evaluation.pairs import Pairing, PairVerdict, judge_pair, pairs
@@ -53,7 +53,6 @@ from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.begin import open_run, with_judge_prompts
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.card import CARD
-from scope_selfplay.store.columns import write_columns
 from scope_selfplay.store.files import Appender, disk_faults, stream_records, write_atomic
 from scope_selfplay.store.folder import Policy, RunFolder
 
@@ -316,18 +315,24 @@ def finish(folder: EvaluationFolder, loaded: Benchmark, *, seed: int) -> Evaluat
     """
     contestants = [each.name for each in stream_records(folder.contestants, ContestantRecord)]
     items = {item.id: number for number, item in enumerate(loaded.items)}
-    sort_lines(
+    settle_lines(
         folder.answers,
         Answer,
         lambda each: (contestants.index(each.checkpoint), items[each.item_id], each.sample),
+        ("id", "item_id"),
     )
-    answers = stream_records(folder.answers, Answer)
-    row = {answer.id: number for number, answer in enumerate(answers)}
-    sort_lines(folder.scores, AnswerScore, lambda each: (row.get(each.answer_id, -1), each.place))
-    sort_lines(
+    row = {answer.id: number for number, answer in enumerate(stream_records(folder.answers, Answer))}
+    settle_lines(
+        folder.scores,
+        AnswerScore,
+        lambda each: (row.get(each.answer_id, -1), each.place),
+        ("answer_id", "item_id"),
+    )
+    settle_lines(
         folder.comparisons,
         PairVerdict,
         lambda each: (row.get(each.first_id, -1), row.get(each.second_id, -1), each.place),
+        ("item_id",),
     )
     result = evaluation_result(
         loaded,
@@ -337,13 +342,6 @@ def finish(folder: EvaluationFolder, loaded: Benchmark, *, seed: int) -> Evaluat
         stream_records(folder.comparisons, PairVerdict),
         seed=seed,
     )
-    for path, model, looked_up in (
-        (folder.answers, Answer, ("id", "item_id")),
-        (folder.scores, AnswerScore, ("answer_id", "item_id")),
-        (folder.comparisons, PairVerdict, ("item_id",)),
-    ):
-        if path.exists():
-            write_columns(path, path.with_suffix(".parquet"), model, looked_up=looked_up)
     spec = folder.read_spec()
     assert spec is not None
     write_atomic(folder.path / CARD, evaluation_card(folder.path, spec, result))

@@ -32,7 +32,7 @@ from scope_selfplay.evaluation.pairs import PairVerdict
 from scope_selfplay.evaluation.rows import Item
 from scope_selfplay.evaluation.scorers import Answer, AnswerScore
 from scope_selfplay.store.card import front_matter
-from scope_selfplay.store.columns import record_from
+from scope_selfplay.store.columns import record_from, write_columns
 from scope_selfplay.store.files import (
     Appender,
     disk_faults,
@@ -120,8 +120,11 @@ def _changed(before: EvaluationSpec, now: EvaluationSpec) -> list[str]:
     return [name for name in old if name != "version" and old[name] != new[name]]
 
 
-def sort_lines(path: Path, model: type[Record], order: Callable[[Record], Any]) -> None:
-    """Put the records of a file into an order; the last of several of one place counts.
+def settle_lines(
+    path: Path, model: type[Record], order: Callable[[Record], Any], looked_up: tuple[str, ...]
+) -> None:
+    """Put the records of a file into an order, the last of several of one place counts; and write them as parquet, in
+    which the columns `looked_up` are found fast.
 
     Long texts stay on disk: only where they lie is held in memory.
     """
@@ -134,17 +137,17 @@ def sort_lines(path: Path, model: type[Record], order: Callable[[Record], Any]) 
             places[record.place] = (order(record), size, len(line))
             size += len(line)
         lines = [(start, length) for _, start, length in sorted(places.values())]
-        if lines == sorted(lines) and sum(length for _, length in lines) == size:
-            return
-        temporary = part_of(path)
-        with temporary.open("wb") as sorted_file:
-            for start, length in lines:
-                file.seek(start)
-                sorted_file.write(file.read(length))
-            sorted_file.flush()
-            os.fsync(sorted_file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        if lines != sorted(lines) or sum(length for _, length in lines) != size:
+            temporary = part_of(path)
+            with temporary.open("wb") as sorted_file:
+                for start, length in lines:
+                    file.seek(start)
+                    sorted_file.write(file.read(length))
+                sorted_file.flush()
+                os.fsync(sorted_file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+    write_columns(path, path.with_suffix(".parquet"), model, looked_up=looked_up)
 
 
 class TaskChange(Value):

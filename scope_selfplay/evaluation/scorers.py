@@ -7,10 +7,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -95,19 +94,6 @@ class AnswerScore(Value):
         return (self.answer_id, self.scorer, self.judge)
 
 
-class Needs(StrEnum):
-    """What of an item a scorer goes by; an item without it is not scored by it."""
-
-    ANSWERS = "answers"
-    RUBRIC = "rubric"
-    GIVEN = "given"
-    NOTHING = "nothing"
-
-    def has(self, item: Item) -> bool:
-        given = {"answers": item.answers, "rubric": item.criteria, "given": item.given is not None}
-        return bool(given.get(self, True))
-
-
 class Judged(Value):
     """What a scorer says of one answer; `value` None is a fault that the verdicts tell of."""
 
@@ -137,7 +123,8 @@ class Scorer:
 
     name: str
     title: str
-    needs: Needs = Needs.ANSWERS
+    needs: Literal["answers", "criteria", "given", ""] = "answers"
+    """Field of an item that it goes by; an item without it is not scored by it."""
     ask: Callable[[Asked], Awaitable[Judged]] | None = None
     rule: Callable[[str, tuple[str, ...]], float | None] = exact_match
     vote: Callable[[str], str | None] = squad_normal
@@ -161,7 +148,7 @@ async def score_answer(
     if answer.rollout.status is RolloutStatus.FAILED:
         judged = Judged(value=None)
     elif not text.strip():
-        judged = Judged(value=0.0, marks=(0.0,) * (len(item.criteria) if scorer.needs is Needs.RUBRIC else 0))
+        judged = Judged(value=0.0, marks=(0.0,) * (len(item.criteria) if scorer.needs == "criteria" else 0))
     elif scorer.ask is not None:
         assert judge is not None
         judged = await scorer.ask(Asked(item, answer.rollout, judge, key))
@@ -333,14 +320,12 @@ _ALL = (
         rule=lambda answer, right: float(_letter(answer) in right),
         vote=_letter,
     ),
-    Scorer("reference", "correct by a judge that knows the right answers", Needs.ANSWERS, _by_reference),
-    Scorer("rubric", "share of the rubric's points, one verdict per criterion", Needs.RUBRIC, _by_rubric),
-    Scorer("criteria_rating", "mean mark from 0 to 10 over the criteria, over 10", Needs.RUBRIC, _by_marks),
-    Scorer("rating", "a mark from 0 to 10 for the whole answer, over 10", Needs.NOTHING, _by_rating),
-    Scorer("win_rate", "better than the given answer, in both orders", Needs.GIVEN, _against_given),
-    Scorer(
-        "race", "marks by criterion, over those of the answer and the given one together", Needs.GIVEN, _race
-    ),
+    Scorer("reference", "correct by a judge that knows the right answers", "answers", _by_reference),
+    Scorer("rubric", "share of the rubric's points, one verdict per criterion", "criteria", _by_rubric),
+    Scorer("criteria_rating", "mean mark from 0 to 10 over the criteria, over 10", "criteria", _by_marks),
+    Scorer("rating", "a mark from 0 to 10 for the whole answer, over 10", "", _by_rating),
+    Scorer("win_rate", "better than the given answer, in both orders", "given", _against_given),
+    Scorer("race", "marks by criterion, over those of the answer and the given one together", "given", _race),
 )
 SCORERS = MappingProxyType({each.name: each for each in _ALL})
 """All scorers by name."""
