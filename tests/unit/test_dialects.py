@@ -13,16 +13,30 @@ from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
 from scope_selfplay.dialects.turns import TurnParts
 from tests.reference_files import reference_cases
+from tests.text_work import assert_linear
 
 QWEN25, QWEN3, OLMO3 = (dialect(name) for name in ("qwen2.5", "qwen3", "olmo3"))
+
+
 TAGS = [f"<{slash}{name}>" for name in ("think", "task", "answer", "question") for slash in ("", "/")]
+
+
 TAGS += [tag for family in DIALECTS for tag in family.search_tags]
+
+
 NOTHING = TurnParts(thinking=None, query=None, task=None, answer=None)
 
+
 each_dialect = pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.name)
+
+
 families = st.sampled_from(DIALECTS)
+
+
 # Every code point, halves of surrogate pairs and NUL included.
 any_text = st.text(st.characters(codec=None, exclude_categories=()))
+
+
 tagged_text = st.lists(
     st.sampled_from(TAGS) | any_text | st.sampled_from(["{", '"', "search(query=", "\n"])
 ).map("".join)
@@ -353,3 +367,31 @@ def test_a_hostile_answer_is_read_as_it_stands_or_not_at_all(family: Dialect, ca
 def test_a_config_may_name_every_family_and_no_other() -> None:
     names = get_args(ModelConfig.model_fields["dialect"].annotation)
     assert set(names) == {family.name for family in DIALECTS}
+
+
+TAGS += [tag for family in DIALECTS for tag in family.search_tags]
+
+
+HOSTILE_UNITS = [
+    "<", " ", "\0", "\udc80", "{", "[", '"', "\\u", "</thin", "1", *TAGS,
+    "<think></think>", "<answer></answer>", "<task><answer></task></answer>", "<question></question>",
+    "<search></search>", "<tool_call>{</tool_call>", "<tool_call><search></tool_call></search>",
+    "<function_calls>search(query=</function_calls>", "search(query=\n",
+    "<tool_call>[" + "1," * 8000 + "1]</tool_call>",
+]  # fmt: skip
+
+
+WRAPPERS = [
+    "{}",
+    "<think>{}</think>",
+    "<answer>{}</answer>",
+    "<task><question>{}</question></task>",
+    "<search>{}</search><tool_call>{}</tool_call><function_calls>search(query={})</function_calls>",
+]
+
+
+@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.name)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_work_grows_no_faster_than_the_text(family: Dialect, wrapper: str) -> None:
+    for unit in HOSTILE_UNITS:
+        assert_linear(family.parse, unit, wrapper=wrapper)

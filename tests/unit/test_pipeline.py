@@ -1,5 +1,8 @@
 """A document's way to a candidate: every reason, and what each costs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import InferenceError, SearchError
-from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
 from scope_selfplay.base.values import (
     Candidate,
@@ -24,6 +27,7 @@ from scope_selfplay.base.values import (
     RolloutFault,
     RolloutStatus,
     Rubric,
+    Task,
     Turn,
     Verdict,
 )
@@ -33,9 +37,11 @@ from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Reply, RubricQuestion
+from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
 from scope_selfplay.run.candidate import (
     CandidateRecords,
     RunContext,
@@ -43,16 +49,26 @@ from scope_selfplay.run.candidate import (
     TaskWriter,
     evidence_of,
 )
+from scope_selfplay.search.searcher import NothingToSearch
+from tests.unit import with_added_gate
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[2] / "prompts" / "embedded")
+
+
 SOURCE = TaskSource(
     document=Document(id="d1", title="Heron", text="About the heron."),
     task_type="long_form_qa",
     search_turns=1,
 )
+
+
 PROVENANCE = Provenance(run="r", iteration=1, stage="tasks", document_id="d1")
+
+
 ANSWER = "<answer>yes yes no</answer>"
+
+
 UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
 
 
@@ -144,6 +160,8 @@ ACCEPTED, REJECTED, UNRESOLVED = (
     CandidateStatus.REJECTED,
     CandidateStatus.UNRESOLVED,
 )
+
+
 CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus, Reason]] = [
     ("inside the window", Bench, [ANSWER] * 4, proposal(), ACCEPTED, Reason.ACCEPTED),
     ("no task", Bench, [ANSWER], proposal(None), REJECTED, Reason.NO_TASK),
@@ -277,3 +295,65 @@ async def test_a_task_counts_the_searches_that_were_made_for_it(searched: int) -
     made, _ = await judged(Bench(), rollout=rollout)
     task = made.candidate.task
     assert task is not None and (task.search_turns, task.assigned_turns) == (searched, 1)
+
+
+WIKIPEDIA_PACK = load_pack(Path(__file__).parents[2] / "prompts" / "wikipedia")
+
+
+TASK = Task(id="t", text="Where is it?", type="long_form_qa", document_id="d", search_turns=1)
+
+
+def solver_prompt(family: str, *settings: str) -> str:
+    context = RunContext(
+        load_config(None, settings), WIKIPEDIA_PACK, NothingToSearch(), MeteredJudge(VerifierJudge()), ()
+    )
+    codec = WordCodec()
+    policy_format = PolicyFormat(codec, dialect(family), "S_0", RolloutLimits(500))
+    request = next(context.solver_episode(policy_format, ("key",), TASK))
+    assert isinstance(request, Generate)
+    return codec.decode(request.prompt_ids)
+
+
+@pytest.mark.parametrize(
+    ("family", "place", "foreign"),
+    [
+        ("qwen2.5", "<information>", "<tool_response>"),
+        ("qwen3", "<tool_response>", "<information>"),
+        ("olmo3", "from the environment", "<information>"),
+    ],
+)
+def test_a_solver_is_told_where_its_results_come_back(family: str, place: str, foreign: str) -> None:
+    prompt = solver_prompt(family)
+    assert place in prompt and foreign not in prompt and "You can search up to 5 times" in prompt
+
+
+def test_a_solver_is_told_its_budget_where_the_config_says_so() -> None:
+    assert "8,192 tokens" in solver_prompt("qwen3", "solver.tell_budget=true")
+    assert "tokens" not in solver_prompt("qwen3")
+
+
+def test_the_default_gates_are_the_papers() -> None:
+    assert DEFAULT_GATES == (Gate.ENTITY, Gate.SOURCE)
+
+
+def test_reason_and_prompt_role_follow_from_the_gate() -> None:
+    assert [Reason.refused_by(gate).value for gate in Gate] == ["gate_entity", "gate_source", "gate_safety"]
+    assert [PromptRole.of_gate(gate).file_name for gate in Gate] == [
+        "gate_entity.md",
+        "gate_source.md",
+        "gate_safety.md",
+    ]
+    assert CONTRACTS[PromptRole.of_gate(Gate.SOURCE)].required == ("document", "task")
+    assert list(Reason)[:6] == ["accepted", "no_task", "gate_entity", "gate_source", "gate_safety", "rubric"]
+
+
+def test_a_gate_is_added_in_one_file_and_its_prompt(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", with_added_gate.__name__, tmp_path]
+    done = subprocess.run(
+        program,
+        cwd=with_added_gate.REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(with_added_gate.REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "added"), done.stderr

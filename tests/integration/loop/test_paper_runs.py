@@ -8,7 +8,6 @@ import pytest
 
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Comparison, Rubric, Score, Selection
-from scope_selfplay.config.base import OpenConfig, ToolConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.corpus.world import make_documents
@@ -92,49 +91,3 @@ def test_arenarl_writes_without_tools(policy: Path, tmp_path: Path, reward: str)
     assert stage.manifest is not None
     scales = {each.scale for each in read_records(stage.scores, Score)} if stage.scores.exists() else set()
     assert scales == ({"answer"} if reward == "arenarl_pointwise" else set())
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "tournament-grpo",
-            {
-                "solver.max_response": 18_000,
-                "search.max_tokens": 3_000,
-                "search.truncation": "middle",
-                "tools": (ToolConfig(open=OpenConfig(max_calls=3, max_tokens=3_000, truncation="middle")),),
-                "solver.max_search_turns": 4,
-                "solver.batch": 16,
-                "solver.group_size": 8,
-                "solver.learning_rate": 1e-6,
-                "sampling.temperature": 1.0,
-                "sampling.top_p": 1.0,
-                "judge.calls.compare.temperature": 0.0,
-                "judge.calls.compare.top_p": 0.95,
-                "cluster.judge.model": "/data/models/Qwen2.5-72B-Instruct",
-                "solver.reward.group_size": 2,
-                "solver.reward.repeats": 4,
-            },
-        ),
-        (
-            "arenarl",
-            {
-                "solver.group_size": 16,
-                "sampling.temperature": 0.8,
-                "solver.reward.topology": "single_elimination",
-                "cluster.prepare.model": "Qwen/Qwen3-8B-Base",
-                "cluster.prepare.warm_start.epochs": 3.0,
-                "cluster.prepare.warm_start.micro_batch": 1,
-            },
-        ),
-    ],
-)
-def test_a_run_folder_states_its_papers_numbers(name: str, expected: dict[str, object]) -> None:
-    """Tournament-GRPO, table 4; ArenaRL, sections 4.2 and 6, appendix A."""
-    config = load_config(REPOSITORY / "k8s" / "runs" / name / "run.yaml")
-    for key, value in expected.items():
-        found: object = config
-        for part in key.split("."):
-            found = found[part] if isinstance(found, dict) else getattr(found, part)
-        assert found == value, key

@@ -64,3 +64,18 @@ def test_a_job_that_is_stopped_while_it_encodes_goes_on_behind_what_it_had(
     assert done.returncode == 0, done.stderr
     assert f"encode: {kept * 8_192:,} of" in done.stderr and "encode: 64 of" not in done.stderr
     assert read_manifest(index).rows == 3 * 8_192
+
+
+def test_fetching_offline_is_the_users_mistake_and_nothing_to_repeat(tmp_path: Path) -> None:
+    # A process of its own: the hub's client reads the variable once, when it is loaded.
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs", "fetch-model", "--model", "a/b", "--folder", str(tmp_path / "b")],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == ExitCode.USER
+    assert "HF_HUB_OFFLINE is set: a/b cannot be fetched" in done.stderr
+    assert "again" not in done.stderr and not any(tmp_path.iterdir())

@@ -1,20 +1,29 @@
 """Checkpoints are whole or passed over, and a policy that cannot be trained is refused with the numbers."""
 
+import ast
+import hashlib
 import json
-from collections.abc import Callable
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.run import ModelConfig, RunConfig
 from scope_selfplay.config.training import SolverConfig, check_shares
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import check_context, check_tags
+from scope_selfplay.inference.checkpoints import check_context, check_tags, stored_dtype
+from scope_selfplay.run.engines import vllm_base
 from scope_selfplay.store.card import Lineage, model_card
-from scope_selfplay.store.folder import damage_of, write_receipt
+from scope_selfplay.store.folder import damage_of, weights_hash, write_receipt
+from scope_selfplay.training import engines
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
+from scope_selfplay.training.engines import Colocated
 from scope_selfplay.training.ranks import Ranks
 from tests.word_codec import WordCodec
 
@@ -148,3 +157,130 @@ def test_a_card_says_where_a_policy_is_from() -> None:
     assert card.startswith("---\nlibrary_name: transformers\n")
     for part in ("solver of iteration 2", "`abc`", "`S_1-def`", "`p123`", "`c456`", "`qwen3`"):
         assert part in card
+
+
+def test_a_vllm_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs vLLM, which is not installed; pip install"):
+        Colocated(cast(Any, None), Path("m0"), ModelConfig(engine="vllm_colocated"), 300, 0)
+
+
+@pytest.mark.parametrize("url", ["http://gpu:8000", "http://gpu:8000/", "http://gpu:8000/v1"])
+def test_a_server_may_be_named_with_its_path_or_without(url: str) -> None:
+    assert vllm_base(ModelConfig(engine="vllm_server", vllm_url=url)) == "http://gpu:8000"
+
+
+def test_the_engine_is_what_a_run_computes_and_where_it_is_is_not() -> None:
+    here = load_config(None, ["model.engine=vllm_server", "model.vllm_url=http://a:8000"])
+    there = load_config(None, ["model.engine=vllm_server", "model.vllm_url=http://b:8000"])
+    assert here.hash == there.hash != load_config(None).hash
+
+
+LIBRARY = Path(__file__).resolve().parents[3] / "scope_selfplay"
+
+
+RANKS = "training/ranks.py"
+
+
+SEAMS = {
+    "training/checkpoint.py": {
+        "torch.distributed.checkpoint.api.CheckpointException",
+        "torch.distributed.checkpoint.state_dict_loader.load",
+        "torch.distributed.checkpoint.state_dict_saver.save",
+    },
+    "training/model.py": {
+        "full_tensor",
+        "torch.distributed.checkpoint.state_dict.StateDictOptions",
+        "torch.distributed.checkpoint.state_dict.set_model_state_dict",
+        "torch.distributed.device_mesh.init_device_mesh",
+        "torch.distributed.fsdp.CPUOffloadPolicy",
+        "torch.distributed.fsdp.MixedPrecisionPolicy",
+        "torch.distributed.fsdp.fully_shard",
+    },
+}
+
+
+"""Collective calls that are no control: of weights, and of the parts of a checkpoint."""
+
+
+OF_TENSORS = {"full_tensor", "redistribute"}
+
+
+def collective_names(tree: ast.AST) -> Iterator[str]:
+    """What a file takes from torch.distributed, or asks a sharded tensor for."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("torch.distributed"):
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.ImportFrom(module="torch"):
+                yield from ("torch.distributed" for alias in node.names if alias.name == "distributed")
+            case ast.Import():
+                names = (alias.name for alias in node.names)
+                yield from (name for name in names if name.startswith("torch.distributed"))
+            case ast.Attribute(attr=attribute):
+                if attribute in OF_TENSORS:
+                    yield attribute
+                elif (name := ast.unparse(node)).startswith("torch.distributed."):
+                    yield name
+
+
+def test_ranks_alone_makes_ranks_wait_for_each_other() -> None:
+    found = {
+        str(path.relative_to(LIBRARY)): set(collective_names(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in sorted(LIBRARY.rglob("*.py"))
+    }
+    assert found.pop(RANKS)
+    assert {path: names for path, names in found.items() if names} == SEAMS
+
+
+def write_weights(file: Path, **tensors: tuple[str, int]) -> None:
+    """A safetensors file of zeros; each tensor is given by its type and its bytes."""
+    header, end = {}, 0
+    for name, (dtype, size) in tensors.items():
+        numbers = size // {"F32": 4, "BF16": 2, "F16": 2}.get(dtype, 1)
+        header[name] = {"dtype": dtype, "shape": [numbers], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        opened.truncate(8 + len(text) + end)
+
+
+def test_the_name_of_weights_is_a_sum_over_all_their_files(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        write_weights(tmp_path / f"model-{number}.safetensors", weight=("F32", 4 * number))
+    files = [path.read_bytes() for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert weights_hash(tmp_path) == hashlib.sha256(b"".join(files)).hexdigest()[:12]
+
+
+def test_a_model_larger_than_the_memory_gets_its_name(tmp_path: Path) -> None:
+    size, room = 640 << 20, 512 << 20
+    write_weights(tmp_path / "model.safetensors", weight=("F32", size))
+    assert (tmp_path / "model.safetensors").stat().st_blocks * 512 < 1 << 20, "needs a file with holes"
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+
+    program = f"from scope_selfplay.store.folder import *; print(weights_hash(Path({str(tmp_path)!r})))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], preexec_fn=limit, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr[-500:]
+    assert len(ended.stdout.strip()) == 12
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ({"weight": ("BF16", 1000), "norm": ("F32", 40)}, "bfloat16"),
+        ({"weight": ("F32", 1000), "half": ("F16", 40)}, "float32"),
+        ({"weight": ("F16", 1000)}, "float16"),
+        ({"weight": ("F8_E4M3", 1000), "scale": ("F32", 40)}, "float32"),
+    ],
+)
+def test_a_model_has_the_data_type_of_most_of_its_weights(
+    tmp_path: Path, tensors: dict[str, tuple[str, int]], expected: str
+) -> None:
+    write_weights(tmp_path / "model-1.safetensors", **tensors)
+    write_weights(tmp_path / "model-2.safetensors", other=("F32", 4))
+    assert stored_dtype(tmp_path) == expected
