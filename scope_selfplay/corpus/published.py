@@ -34,9 +34,8 @@ def fetch_file(published: PublishedFile, file: Path, *, say: Say) -> None:
         lock = file.with_name(f".{file.name}.lock")
         with folder_lock(file, lock, work="fetching", say=say, timeout=_LOCK_TIMEOUT):
             if _is_whole(file, published):
-                if is_converted:
-                    # A kill may have left it after the corpus had its name.
-                    source.unlink(missing_ok=True)
+                # A kill may have left it after the corpus had its name.
+                source.unlink(missing_ok=True)
                 say(f"{file}: is there already")
                 return
             rows = ""
@@ -67,8 +66,16 @@ def _make(published: PublishedFile, source: Path, file: Path, say: Say) -> int:
     if not source.exists():
         download(published, source, say=say)
     say(f"{file}: made from {published.name}")
-    lines = file.with_name(f".{file.name}.lines")
-    passages = _convert(source, lines, say)
+    lines, passages = file.with_name(f".{file.name}.lines"), 0
+    with lines.open("wb", buffering=1 << 20) as opened:
+        for passages, line in enumerate(_lines(source), start=1):
+            opened.write(line)
+            if passages % _TOLD_EVERY == 0:
+                say(f"{passages:,} passages")
+        opened.flush()
+        os.fsync(opened.fileno())
+    if not passages:
+        raise CorpusError(f"{source}: holds no passage")
     # Before the corpus has its name: without a receipt it would look like somebody's own.
     _write_receipt(published, file, lines, passages)
     lines.replace(file)
@@ -111,22 +118,6 @@ def _is_whole(file: Path, published: PublishedFile) -> bool:
 
 def _kind(name: str) -> str:
     return next((kind for kind in _KINDS if name.endswith(kind)), "")
-
-
-def _convert(source: Path, lines: Path, say: Say) -> int:
-    """Stream the passages of `source` into the file `lines`; gives their number."""
-    rows = 0
-    with lines.open("wb", buffering=1 << 20) as opened:
-        for line in _lines(source):
-            opened.write(line)
-            rows += 1
-            if rows % _TOLD_EVERY == 0:
-                say(f"{rows:,} passages")
-        opened.flush()
-        os.fsync(opened.fileno())
-    if not rows:
-        raise CorpusError(f"{source}: holds no passage")
-    return rows
 
 
 def _lines(source: Path) -> Iterator[bytes]:

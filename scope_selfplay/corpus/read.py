@@ -272,18 +272,16 @@ def read_passages(path: Path) -> Iterator[tuple[str, Document]]:
     Streams. Raises CorpusError, with file and line, for what is not such a line.
     """
     rows = csv.reader(read_lines(path), delimiter="\t", strict=True)
-    while True:
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise CorpusError(f"{path}, line {rows.line_num}: {error}") from None
-        if row is None:
-            return
-        if row == ["id", "text", "title"]:
-            continue
-        if len(row) != 3:
-            raise CorpusError(f"{path}, line {rows.line_num}: {len(row)} columns, expected id, text, title")
-        yield f"{path}, line {rows.line_num}", Document(id=row[0], title=row[2], text=row[1])
+    try:
+        for row in rows:
+            if len(row) != 3:
+                raise CorpusError(
+                    f"{path}, line {rows.line_num}: {len(row)} columns, expected id, text, title"
+                )
+            if row != ["id", "text", "title"]:
+                yield f"{path}, line {rows.line_num}", Document(id=row[0], title=row[2], text=row[1])
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line {rows.line_num}: {error}") from None
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -325,30 +323,25 @@ def read_run_corpus(
 
     chunker = Chunker(size(), count)
 
-    def cut(documents: Sequence[Document]) -> list[Document]:
+    def cut(path: Path, sample: int | None = None) -> list[Document]:
+        skipped: Skipped = {}
+        if sample is None:
+            documents = read_documents(path, reader, skipped)
+        else:
+            documents = read_sample(path, reader, sample, seed=seed)
+        if skipped:
+            # Files that turned out to give none.
+            progress.say(f"{path}: {listed(skipped)}")
         return _cut(documents, chunker, progress)
 
-    path = Path(settings.path)
-    if settings.sample is None:
-        documents = cut(_read(path, reader, progress))
-    else:
-        documents = cut(read_sample(path, reader, settings.sample, seed=seed))
+    documents = cut(Path(settings.path), settings.sample)
     if settings.held_out_path is None:
         return documents
-    held_out = cut(_read(Path(settings.held_out_path), reader, progress))
+    held_out = cut(Path(settings.held_out_path))
     both = {document.id for document in documents} & {document.id for document in held_out}
     if both:
         raise CorpusError(f"{settings.held_out_path}: the id {min(both)!r} is also in {settings.path}")
     return documents + [document.model_copy(update={"source": HELD_OUT}) for document in held_out]
-
-
-def _read(path: Path, reader: CorpusReader | None, progress: Progress) -> list[Document]:
-    """The documents of a path, and a line for the files that turned out to give none."""
-    skipped: Skipped = {}
-    documents = read_documents(path, reader, skipped)
-    if skipped:
-        progress.say(f"{path}: {listed(skipped)}")
-    return documents
 
 
 def _cut(documents: Sequence[Document], chunker: Chunker, progress: Progress) -> list[Document]:
