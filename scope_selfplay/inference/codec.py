@@ -5,7 +5,8 @@ tokens, the text of a document or a task may not. Only the parts are encoded, so
 changes the ids that were sampled before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,27 +137,56 @@ class Stops(NamedTuple):
     """Stop strings of several tokens."""
 
 
-class StopTable:
-    """The stops of every tuple of strings that was asked for, encoded once."""
+@dataclass(frozen=True)
+class Sampling:
+    """How one turn is sampled; a temperature of 0 takes the likeliest tokens."""
 
-    def __init__(self, codec: ChatCodec) -> None:
-        self._codec = codec
-        self._known: dict[tuple[str, ...], Stops] = {}
+    max_tokens: int
+    temperature: float
+    seed: int
+    stops: Stops
+    top_p: float = 1.0
 
-    def __getitem__(self, stop: tuple[str, ...]) -> Stops:
-        if stop not in self._known:
-            encoded = {text: self._codec.encode_tag(text) for text in stop}
+
+class SamplingEngine:
+    """What the engines of a policy have in common: its identity, and how its turns are sampled.
+
+    `on_tokens` is told how many tokens are there.
+    """
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        *,
+        identity: str,
+        max_length: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        on_tokens: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.codec, self.identity, self.on_tokens = codec, identity, on_tokens
+        self._max_length, self._temperature, self._top_p = max_length, temperature, top_p
+        self._stops: dict[tuple[str, ...], Stops] = {}
+
+    def refresh(self, identity: str) -> None:
+        """Name the weights of a policy in training, which the trainer has brought to the engine."""
+        self.identity = identity
+
+    def sampling(self, request: Generate, seed: int) -> Sampling:
+        """Raises InferenceError where no token fits into the context."""
+        room = self._max_length - len(request.prompt_ids)
+        if room < 1:
+            raise InferenceError(
+                f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
+            )
+        temperature = 0.0 if request.greedy else self._temperature
+        most = min(request.max_tokens, room)
+        return Sampling(most, temperature, seed, self._encoded(request.stop), self._top_p)
+
+    def _encoded(self, stop: tuple[str, ...]) -> Stops:
+        if stop not in self._stops:
+            encoded = {text: self.codec.encode_tag(text) for text in stop}
             single = {ids[0] for ids in encoded.values() if len(ids) == 1}
             texts = tuple(text for text, ids in encoded.items() if len(ids) > 1)
-            self._known[stop] = Stops(frozenset(single | self._codec.end_ids), texts)
-        return self._known[stop]
-
-
-def room_for(request: Generate, max_length: int) -> int:
-    """Tokens that the turn may have in a context of `max_length`. Raises InferenceError where none fits."""
-    room = max_length - len(request.prompt_ids)
-    if room < 1:
-        raise InferenceError(
-            f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {max_length}"
-        )
-    return min(request.max_tokens, room)
+            self._stops[stop] = Stops(frozenset(single | self.codec.end_ids), texts)
+        return self._stops[stop]

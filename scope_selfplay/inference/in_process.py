@@ -12,9 +12,9 @@ that sequence alone. (Sampling in float64 would do as well, at three to five tim
 import asyncio
 import os
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from scope_selfplay.base.errors import ConfigError, InferenceError
 from scope_selfplay.base.machine import memory_left
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
+from scope_selfplay.inference.codec import ChatCodec, Sampling, SamplingEngine
 from scope_selfplay.inference.draws import Draw, draw_tokens
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.
@@ -40,11 +40,10 @@ _Floats = np.ndarray[Any, np.dtype[np.float64]]
 @dataclass(eq=False)
 class _Sequence:
     request: Generate
-    seed: int
+    sampling: Sampling
+    scored_at: float
+    """The temperature of its log-probabilities, also where it is greedy."""
     noise: _Floats
-    temperature: float
-    top_p: float
-    stops: Stops
     future: "asyncio.Future[Sample]"
     slot: int = -1
     ids: list[int] = field(default_factory=list)
@@ -53,11 +52,11 @@ class _Sequence:
     @property
     def next_draw(self) -> Draw:
         position = len(self.ids)
-        uniform = float(self.noise[position])
-        return Draw(uniform, self.seed, position, self.temperature, self.top_p, self.request.greedy)
+        uniform, sampling = float(self.noise[position]), self.sampling
+        return Draw(uniform, sampling.seed, position, self.scored_at, sampling.top_p, self.request.greedy)
 
 
-class InProcessModel:
+class InProcessModel(SamplingEngine):
     """A `PolicyModel` over `model`, a causal language model that may keep training between calls.
 
     A `frozen` one never changes: it is used as it is, without a copy of its weights.
@@ -68,30 +67,22 @@ class InProcessModel:
         model: Any,
         codec: ChatCodec,
         *,
-        identity: str,
         slots: int = 64,
         max_length: int = 1024,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
         deterministic: bool = True,
         packed: bool = False,
         frozen: bool = False,
-        on_tokens: Callable[[int], None] = lambda count: None,
         share: int = 1,
+        **common: Any,
     ) -> None:
-        """`share`: processes that sample beside each other; each takes its part of the cores. `packed`: sample in
-        bfloat16 where that is faster here, from a copy for that (`packed_weights`).
+        """`common`: as of SamplingEngine. `share`: processes that sample beside each other; each takes its part of the
+        cores. `packed`: sample in bfloat16 where that is faster here, from a copy for that (`packed_weights`).
         """
+        super().__init__(codec, max_length=max_length, **common)
         self._source = model
         self._frozen = frozen
-        self.codec = codec
-        self.identity = identity
-        self._temperature = temperature
-        self._top_p = top_p
         self._deterministic = deterministic
         self._packed = packed
-        self._max_length = max_length
-        self.on_tokens = on_tokens
         self._waiting: list[_Sequence] = []
         """Later turns before first ones, otherwise in the order of arrival."""
         self._active: dict[int, _Sequence] = {}
@@ -101,7 +92,6 @@ class InProcessModel:
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
         self._task: asyncio.Task[None] | None = None
-        self._stops = StopTable(codec)
         self.model: Any = None
         """What samples: the source itself where it is frozen, else a copy of its weights."""
         self.cache: Any = None
@@ -127,7 +117,7 @@ class InProcessModel:
         self._drop_cancelled()
         if self._active or self._waiting:
             raise InferenceError("weights cannot change while sequences are being generated")
-        self.identity = identity
+        super().refresh(identity)
         self._take_over()
 
     def _take_over(self) -> None:
@@ -150,27 +140,17 @@ class InProcessModel:
     async def generate(self, request: Generate, key: Key) -> Sample:
         return await self.sample(request, seed_from(*key))
 
-    async def sample(
-        self,
-        request: Generate,
-        seed: int,
-        *,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        stops: Stops | None = None,
-    ) -> Sample:
-        """`generate` by the seed that a key gives; a server may ask for other sampling and for stops by id."""
+    async def sample(self, request: Generate, seed: int, **told: Any) -> Sample:
+        """`generate` by the seed that a key gives; `told`: what a server is asked for in place of its own Sampling."""
         if self.model is None:
             self._take_over()
-        room = room_for(request, self._max_length)
+        sampling = replace(self.sampling(request, seed), **told)
         loop = asyncio.get_running_loop()
         sequence = _Sequence(
             request,
-            seed,
-            np.random.default_rng(seed).random(room),
-            temperature or self._temperature,
-            top_p or self._top_p,
-            stops or self._stops[request.stop],
+            sampling,
+            sampling.temperature or self._temperature,
+            np.random.default_rng(seed).random(sampling.max_tokens),
             loop.create_future(),
         )
         insort(self._waiting, sequence, key=lambda each: not each.request.turn)
@@ -296,7 +276,7 @@ class InProcessModel:
         self.on_tokens(len(batch))
 
     def _advance(self, sequence: _Sequence, token: int) -> None:
-        ids, texts = sequence.stops
+        ids, texts = sequence.sampling.stops
         stopped = token in ids
         if texts and not stopped:
             # A stop string spans at most its own length in tokens; a few more cover a token that starts before it.

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, ValidationError
 from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.codec import ChatCodec, StopTable, room_for
+from scope_selfplay.inference.codec import ChatCodec, SamplingEngine
 from scope_selfplay.net.client import Client, Refused, Replica, ServerUnavailable
 from scope_selfplay.net.loops import PerLoop
 
@@ -49,7 +49,7 @@ class Served:
         return self.model if self.model.endswith(known) else f"{self.model}-{known}"
 
 
-class ServedModel:
+class ServedModel(SamplingEngine):
     """A `PolicyModel` over HTTP, for every event loop of a run. `connect` opens a client of the server's replicas.
 
     Episodes with the same first prompt are asked of the same replica, which keeps what their prompts share. Later turns
@@ -62,27 +62,16 @@ class ServedModel:
         served: Served,
         codec: ChatCodec,
         *,
-        identity: str,
         max_length: int,
-        temperature: float,
-        top_p: float = 1.0,
         on_outage: Callable[[InferenceError], None] = lambda fault: None,
-        on_tokens: Callable[[int], None] = lambda count: None,
+        **common: Any,
     ) -> None:
+        """`common`: as of SamplingEngine."""
+        super().__init__(codec, max_length=min(max_length, served.max_length or max_length), **common)
         self._clients = PerLoop(connect)
         self._served = served
-        self.identity = identity
-        self._max_length = min(max_length, served.max_length or max_length)
-        self._temperature = temperature
-        self._top_p = top_p
         self._on_outage = on_outage
-        self.on_tokens = on_tokens
         self._outage: InferenceError | None = None
-        self._stops = StopTable(codec)
-
-    def refresh(self, identity: str) -> None:
-        """Name the weights of a policy in training; the trainer has brought them to the server."""
-        self.identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         """Waits for a server that is down as long as its client is patient; then every call fails at once.
@@ -115,21 +104,20 @@ class ServedModel:
         return sample
 
     def _body(self, request: Generate, key: Key) -> dict[str, object]:
-        room = room_for(request, self._max_length)
-        stops = self._stops[request.stop]
+        sampling = self.sampling(request, seed_from(*key))
         return {
             "model": self._served.model,
             "prompt": request.prompt_ids,
-            "max_tokens": room,
-            "temperature": 0.0 if request.greedy else self._temperature,
-            "seed": seed_from(*key),
-            "stop_token_ids": sorted(stops.ids),
-            "stop": stops.texts,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            "stop_token_ids": sorted(sampling.stops.ids),
+            "stop": sampling.stops.texts,
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "return_token_ids": True,
             "logprobs": 0,
-            "top_p": self._top_p,
+            "top_p": sampling.top_p,
             **_NEUTRAL_SAMPLING,
         }
 

@@ -270,7 +270,7 @@ async def _sample(service: ModelService, asked: CompletionRequest) -> Response:
     stops = Stops(frozenset(asked.stop_token_ids) | service.codec.end_ids, tuple(asked.stop))
     try:
         sample = await service.engine.sample(
-            asked.request, seed, temperature=asked.temperature or 1.0, top_p=asked.top_p, stops=stops
+            asked.request, seed, temperature=asked.temperature, top_p=asked.top_p, stops=stops
         )
     except InferenceError as error:
         return refuse(500, str(error))

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Sample, settle_from_thread
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
+from scope_selfplay.inference.codec import ChatCodec, Sampling, SamplingEngine
 from scope_selfplay.net.admission import TokenRoom
 
 
@@ -37,17 +37,6 @@ class Steppable(Protocol):
     def step(self) -> Sequence[Any]: ...
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How one turn is sampled."""
-
-    max_tokens: int
-    temperature: float
-    seed: int
-    stops: Stops
-    top_p: float = 1.0
-
-
 @dataclass(eq=False)
 class _Call:
     request: Generate
@@ -58,41 +47,23 @@ class _Call:
         settle_from_thread(self.future, result)
 
 
-class SteppedEngine:
+class SteppedEngine(SamplingEngine):
     """A `PolicyModel` for as long as `serve` lasts. `make_params` turns a Sampling into the engine's own."""
 
     def __init__(
-        self,
-        codec: ChatCodec,
-        *,
-        identity: str,
-        max_length: int,
-        temperature: float,
-        top_p: float = 1.0,
-        make_params: Callable[[Sampling], Any] | None = None,
-        on_tokens: Callable[[int], None] = lambda count: None,
+        self, codec: ChatCodec, *, make_params: Callable[[Sampling], Any] | None = None, **common: Any
     ) -> None:
-        self.identity = identity
-        self._max_length = max_length
-        self._temperature = temperature
-        self._top_p = top_p
+        """`common`: as of SamplingEngine."""
+        super().__init__(codec, **common)
         self._make_params = make_params or vllm_params
-        self.on_tokens = on_tokens
-        self._stops = StopTable(codec)
         # None wakes the engine's thread when no more turns will be asked for.
         self._inbox: SimpleQueue[_Call | None] = SimpleQueue()
         self._waiting: list[_Call] = []
         self._room = TokenRoom()
         self._number = 0
 
-    def refresh(self, identity: str) -> None:
-        """Name the weights; the trainer has brought them into the engine."""
-        self.identity = identity
-
     async def generate(self, request: Generate, key: Key) -> Sample:
-        room = room_for(request, self._max_length)
-        temperature = 0.0 if request.greedy else self._temperature
-        sampling = Sampling(room, temperature, seed_from(*key), self._stops[request.stop], self._top_p)
+        sampling = self.sampling(request, seed_from(*key))
         call = _Call(request, sampling, asyncio.get_running_loop().create_future())
         self._inbox.put(call)
         return await call.future

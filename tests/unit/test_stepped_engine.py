@@ -15,8 +15,8 @@ import pytest
 
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Sample
-from scope_selfplay.inference.codec import Stops
-from scope_selfplay.inference.stepped import Sampling, SteppedEngine
+from scope_selfplay.inference.codec import Sampling, Stops
+from scope_selfplay.inference.stepped import SteppedEngine
 from scope_selfplay.training.engines import Rollouts
 from scope_selfplay.training.ranks import Ranks
 
