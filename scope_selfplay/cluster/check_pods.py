@@ -71,7 +71,7 @@ def _references(pods: Pods) -> Iterator[tuple[str, str, str, list[str]]]:
         yield "runs as ServiceAccount", "ServiceAccount", account, []
     sources = []
     for volume in pods.spec.get("volumes") or []:
-        # Volumes of `cluster.volumes` exist outside the run.
+        # What these volumes of `cluster.pod` mount exists outside the run.
         if not volume["name"].startswith("extra-"):
             sources.append(("mounts ConfigMap", volume.get("configMap")))
             if claim := volume.get("persistentVolumeClaim"):

@@ -26,7 +26,6 @@ from scope_selfplay.cluster.pods import (
     PORT,
     RUN,
     RUNS,
-    VOLUME,
     Body,
     Component,
     Mount,
@@ -210,16 +209,10 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
         # is held for as long as the controller lives: no more than its own.
         given = {"args": [f"{CONFIG_FOLDER}/run.yaml", cluster.retriever.index], "resources": resources}
         index = Program(cluster.images.worker, ["scope", "index", "build"], PodConfig(), extra=given)
-        needed = [
-            Mount("data", None, VOLUME, read_only=False),
-            Mount("tmp", None, "/tmp", read_only=False),
-            *run_mounts(config, ()),
-            *(Mount(volume.name, None, volume.path) for volume in cluster.volumes),
-        ]
-        template["spec"]["initContainers"] = [
-            *template["spec"].get("initContainers", ()),
-            container_of(cluster, index, needed, name="index"),
-        ]
+        before = container_of(cluster, index, (), name="index")
+        mounted = template["spec"]["containers"][0]["volumeMounts"]
+        before["volumeMounts"] = [each for each in mounted if each["name"] != "token"]
+        template["spec"]["initContainers"] = [*template["spec"].get("initContainers", ()), before]
     codes = {"containerName": "main", "operator": "In", "values": [64, 70]}
     rules = [
         {"action": "FailJob", "onExitCodes": codes},

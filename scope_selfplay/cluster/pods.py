@@ -227,7 +227,6 @@ def pod_template(
         Mount("data", {"persistentVolumeClaim": {"claimName": cluster.volume_claim}}, VOLUME, not writes),
         Mount("tmp", {"emptyDir": {}}, "/tmp", read_only=False),
         *mounts,
-        *(Mount(volume.name, volume.source, volume.path) for volume in cluster.volumes),
     ]
     has_gpus = gpus_of(cluster, program.settings) > 0
     if has_gpus:

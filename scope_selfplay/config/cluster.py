@@ -1,22 +1,14 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
-import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from scope_selfplay.config.base import ConfigSection
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
-OUR_MOUNTS = (
-    *("/data", "/tmp", "/tmp/cache", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
-    "/var/run/secrets/kubernetes.io/serviceaccount",
-)
-"""Mount paths that pods of a run use themselves."""
-_WRITABLE = ("/data", "/tmp", "/tmp/cache")
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
@@ -63,30 +55,6 @@ def amount(quantity: Any) -> float:
     text = str(quantity)
     number = text.rstrip("KMGTPEkmuni")
     return float(number) * _FACTORS[text.removeprefix(number)]
-
-
-class VolumeConfig(ConfigSection):
-    """An additional volume, such as a company's certificates or a cache of models on NFS."""
-
-    name: str = Field(pattern=r"^extra(-[a-z0-9]+)+$", max_length=63)
-    """Name of the volume: `extra-` and a word."""
-    path: str = Field(pattern=r"^/")
-    """Mount path; the mount is read-only."""
-    source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
-    """Volume source, as in a pod spec: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
-
-    @field_validator("path")
-    @classmethod
-    def _hides_nothing_of_ours(cls, path: str) -> str:
-        """Of the pods' own mount paths, only the writable ones may have a volume below them, such as a model cache."""
-        place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
-        for ours in map(PurePosixPath, OUR_MOUNTS):
-            is_below = ours in place.parents and str(ours) not in _WRITABLE
-            if place == ours or place in ours.parents or is_below:
-                raise ValueError(
-                    f"found {path!r}, which meets {ours}, where pods have their own; choose another place"
-                )
-        return path
 
 
 def _check_pod_patch(patch: dict[str, Any]) -> dict[str, Any]:
@@ -348,15 +316,14 @@ class ClusterConfig(ConfigSection):
     can mount it, which the `nodeSelector` of `cluster.pod` must select."""
     prepare: PrepareConfig = PrepareConfig()
     """What is put on the volume before the run starts."""
-    volumes: tuple[VolumeConfig, ...] = ()
-    """Additional volumes, mounted read-only in every pod of the run."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
     """Resource name of the GPUs on the nodes."""
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of every pod, controller and preparing Jobs included: `nodeSelector`, `tolerations` (pods
     with GPUs tolerate a taint with the key of `gpu_resource`, too), `imagePullSecrets`, `priorityClassName`, proxies,
-    annotations. Its labels, such as `kueue.x-k8s.io/queue-name`, are those of Jobs and Deployments, too. The container
-    is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
+    annotations, volumes (called `extra-...` where the run's folder does not bring what they mount). Its labels, such as
+    `kueue.x-k8s.io/queue-name`, are those of Jobs and Deployments, too. The container is called `main`; null deletes.
+    Each part has a `pod` of its own, which is applied after this one."""
     deadline: int = Field(default=172_800, ge=60)
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
     work."""
@@ -394,13 +361,3 @@ class ClusterConfig(ConfigSection):
         """Whether several nodes can mount the claim (ReadWriteMany) or one (ReadWriteOnce)."""
         modes = self.claim.get("accessModes") or ["ReadWriteMany"]
         return str(modes[0])
-
-    @field_validator("volumes")
-    @classmethod
-    def _each_once(cls, volumes: tuple[VolumeConfig, ...]) -> tuple[VolumeConfig, ...]:
-        for what in ("name", "path"):
-            values = [getattr(volume, what) for volume in volumes]
-            twice = sorted({value for value in values if values.count(value) > 1})
-            if twice:
-                raise ValueError(f"found the {what} {twice[0]!r} twice; give each volume its own")
-        return volumes

@@ -56,6 +56,7 @@ GONE: Mapping[str, tuple[Any, str]] = {
         [],
         "set cluster.pod: {spec: {tolerations: [...]}}, with operator: Exists or a value",
     ),
+    "cluster.volumes": ([], "add volumes called extra-... and main's volumeMounts to cluster.pod"),
     "cluster.user": (10_001, "set cluster.pod: {spec: {securityContext: {runAsUser: ..., fsGroup: ...}}}"),
     "cluster.access_mode": ("ReadWriteMany", "set cluster.claim: {accessModes: [ReadWriteOnce]}"),
     "cluster.patience": (900, "it is 15 minutes"),

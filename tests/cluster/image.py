@@ -26,7 +26,14 @@ _SYSTEM = ("/usr", "/bin", "/lib", "/lib64")
 class Image(NamedTuple):
     name: str
     volumes: list[dict[str, Any]]
-    """`cluster.volumes` that it needs."""
+    """By `name`, `path` and `source`: what it needs of the host."""
+
+    def pod(self, *more: dict[str, Any]) -> dict[str, Any]:
+        """`cluster.pod` with its volumes and others."""
+        needed = (*self.volumes, *more)
+        mounts = [{"name": each["name"], "mountPath": each["path"], "readOnly": True} for each in needed]
+        volumes = [{"name": each["name"], **each["source"]} for each in needed]
+        return {"spec": {"volumes": volumes, "containers": [{"name": "main", "volumeMounts": mounts}]}}
 
 
 def image_for_pods(folder: Path) -> Image | None:
@@ -66,7 +73,7 @@ def _import(address: str, archive: Path) -> str:
 
 
 def host_volumes() -> list[dict[str, Any]]:
-    """`cluster.volumes` for the system's libraries, the interpreter, its environment and the checkout."""
+    """Volumes for the system's libraries, the interpreter, its environment and the checkout."""
     system = [path for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
     here = [Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]
     # A folder inside another one that is mounted is there already.

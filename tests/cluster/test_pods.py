@@ -77,7 +77,7 @@ def written(top: Path, image: Image, changes: dict[str, Any], *components: str) 
     settings = yaml.safe_load(TINY.read_text())
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
-    settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "volumes": image.volumes}
+    settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "pod": image.pod()}
     return write_run(top, settings, small=("containers", "initContainers"), components=components)
 
 

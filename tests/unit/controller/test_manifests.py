@@ -9,7 +9,6 @@ import yaml
 
 from retrieval.commands import serve_retriever
 from retrieval.server import CLOSE_SECONDS, SEND_SECONDS
-from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cluster.pods import (
     BODY_HASH,
     KEY_VARIABLE,
@@ -108,34 +107,6 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
     ]
     threads = {"name": "OMP_NUM_THREADS", "value": "7"}
     assert [threads in _container(body)["env"] for body in bodies.values()].count(True) == 1
-
-
-def test_further_volumes_are_read_only_in_every_pod() -> None:
-    extra = {"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "company-ca"}}}
-    config = config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [extra]})
-    step = RunStage(1, Stage.COMPARE)
-    servers = servers_of(config, step, (True,))
-    context = context_of(config)
-    jobs = [stage_job(context, StageAttempt(step, 1), servers)]
-    for body in (*jobs, *(server_deployment(context, server) for server in servers)):
-        pod = body["spec"]["template"]["spec"]
-        assert {"name": "extra-ca", "configMap": {"name": "company-ca"}} in pod["volumes"]
-        mount = {"name": "extra-ca", "mountPath": "/etc/company", "readOnly": True}
-        assert mount in _container(body)["volumeMounts"]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": "data", "path": "/x", "source": {"emptyDir": {}}},
-        {"name": "extra-a", "path": "x", "source": {"emptyDir": {}}},
-        {"name": "extra-a", "path": "/x", "source": {}},
-        {"name": "extra-a", "path": "/x", "source": {"emptyDir": {}, "nfs": {}}},
-    ],
-)
-def test_a_further_volume_has_its_own_name_a_place_and_one_source(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="volumes"):
-        config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [wrong]})
 
 
 @pytest.mark.parametrize(

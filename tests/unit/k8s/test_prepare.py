@@ -60,8 +60,16 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         tmp_path,
         images={"worker": "registry.example/scope:2"},
         volume_claim="shared",
-        pod={"spec": {"nodeSelector": {"pool": "cpu"}, "securityContext": {"fsGroup": 12345}}},
-        volumes=[{"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "ca"}}}],
+        pod={
+            "spec": {
+                "nodeSelector": {"pool": "cpu"},
+                "securityContext": {"fsGroup": 12345},
+                "volumes": [{"name": "extra-ca", "configMap": {"name": "ca"}}],
+                "containers": [
+                    {"name": "main", "volumeMounts": [{"name": "extra-ca", "mountPath": "/etc/company"}]}
+                ],
+            }
+        },
     )
     jobs = jobs_below(folder)
     assert jobs.keys() == {f"r1-{job}" for job in JOBS}
