@@ -4,6 +4,7 @@ What this user may not look at is a note, not a fault: rights in one namespace a
 is not free; who may list nodes but not the pods of other namespaces is told so, and what nodes offer is taken for free.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -217,8 +218,8 @@ class _Room(NamedTuple):
 
 def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
     """Nodes that the run may go to, and their room. Raises ConfigError where nodes may not be seen."""
-    selector, wanted = config.cluster.node_selector, max(peak_gpus(config).values())
-    if not selector and not wanted:
+    selector = config.cluster.node_selector
+    if not selector and not any(peak_gpus(config).values()):
         return
     nodes = cluster.objects("nodes")
     labels = {"matchLabels": selector}
@@ -237,11 +238,9 @@ def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) 
         yield Finding("nodes", message)
     held = _held_by_others(config, cluster)
     rooms = [_room(node, held) for node in found if not (node.get("spec") or {}).get("unschedulable")]
-    yield from _gpu_problems(config.cluster.gpu_resource, rooms, wanted, is_one=is_one)
+    yield from _room_problems(config, rooms, is_one=is_one)
     for pods in pods_of(objects):
         yield from _pod_problems(config, pods, rooms)
-    if is_one:
-        yield from _one_node_room(config, rooms)
 
 
 def gpus_offered(node: Body, resource: str) -> float:
@@ -272,16 +271,22 @@ def _room(node: Body, others: Mapping[str, Amounts]) -> _Room:
     return _Room(offered, free, [taint for taint in taints if taint.get("effect") != "PreferNoSchedule"])
 
 
-def _gpu_problems(resource: str, rooms: Sequence[_Room], wanted: int, *, is_one: bool) -> Iterator[Finding]:
-    offered = [0.0, *(room.offered.get(resource, 0.0) for room in rooms)]
-    free = [0.0, *(room.free.get(resource, 0.0) for room in rooms)]
-    reach = max if is_one else sum
-    takes = f"the largest stage takes {wanted} {'all on the one node of the volume' if is_one else 'at once'}"
-    if reach(offered) < wanted:
-        yield Finding("nodes", f"offer {reach(offered):.0f} {resource}, {takes}")
-    elif reach(free) < wanted:
-        held = f"have {reach(free):.0f} free {resource} (other pods hold {sum(offered) - sum(free):.0f})"
-        yield Finding("nodes", f"{held}, {takes}; the run waits until they are given back")
+def _room_problems(config: RunConfig, rooms: Sequence[_Room], *, is_one: bool) -> Iterator[Finding]:
+    """GPUs of the largest stage, and CPU and memory where all its pods share one node."""
+    usage, gpus = stage_usage(config).values(), config.cluster.gpu_resource
+    reach, where = (max, "all on the one node of the volume") if is_one else (sum, "at once")
+    for key in (gpus, "cpu", "memory") if is_one else (gpus,):
+        wanted = max(amounts[f"requests.{key}"] for amounts in usage)
+        # A node that says nothing of its CPU or memory has enough.
+        unsaid = 0.0 if key == gpus else math.inf
+        offered = [0.0, *(room.offered.get(key, unsaid) for room in rooms)]
+        free = [0.0, *(room.free.get(key, unsaid) for room in rooms)]
+        takes = f"the largest stage takes {readable(wanted)} {where}"
+        if reach(offered) < wanted:
+            yield Finding("nodes", f"offer {readable(reach(offered))} {key}, {takes}")
+        elif reach(free) < wanted:
+            held = f"(other pods hold {readable(sum(offered) - sum(free))}), {takes}; the run waits for it"
+            yield Finding("nodes", f"have {readable(reach(free))} free {key} {held}")
 
 
 def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iterator[Finding]:
@@ -314,18 +319,6 @@ def _tolerates(toleration: Body, taint: Body) -> bool:
     exists = toleration.get("operator") == "Exists"
     same = exists or toleration.get("value", "") == taint.get("value", "")
     return same and bool(toleration["key"] == taint["key"])
-
-
-def _one_node_room(config: RunConfig, rooms: Sequence[_Room]) -> Iterator[Finding]:
-    """CPU and memory of the largest stage where all its pods share one node."""
-    stages = stage_usage(config)
-    for key in ("cpu", "memory"):
-        stage = max(stages, key=lambda name: stages[name][f"requests.{key}"])
-        wanted = stages[stage][f"requests.{key}"]
-        free = max((room.free.get(key, wanted) for room in rooms), default=0.0)
-        if wanted > free:
-            have = f"have {readable(free)} free {key} on the one node of the volume"
-            yield Finding("nodes", f"{have}, the stage {stage} takes {readable(wanted)}")
 
 
 def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:

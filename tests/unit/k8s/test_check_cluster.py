@@ -229,6 +229,5 @@ def test_cpu_and_memory_of_a_stage_fit_the_one_node_of_the_volume(answers: Answe
     assert messages(folder, "nodes") == []
     answers.give("everywhere", held_by_others("a", memory="600Gi"))
     (message,) = messages(folder, "nodes")
-    assert message.startswith(
-        "have 400Gi free memory on the one node of the volume, the stage train-solver takes 480Gi"
-    )
+    assert message.startswith("have 400Gi free memory (other pods hold 600Gi), the largest stage takes 480Gi")
+    assert "all on the one node of the volume" in message
