@@ -159,7 +159,7 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
         "/compare": lambda request: pages.compare_page(run, request.query_params),
         "/compare/{id:path}": answers,
         "/training": lambda request: pages.training_page(run),
-        "/prompts": lambda request: pages.prompts_page(run, request.query_params),
+        "/prompts": lambda request: pages.prompts_page(run),
     }
 
 

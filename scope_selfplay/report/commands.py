@@ -25,7 +25,7 @@ def tasks() -> None:
 
 @tasks.command("ls")
 @click.argument("run")
-@click.option("--iteration", type=int, help="0 are the held-out tasks.")
+@click.option("--iteration", type=click.IntRange(0), help="0 are the held-out tasks.")
 @click.option(
     "--stage", type=click.Choice(["tasks", "challenger", "all"]), default="tasks", show_default=True
 )
@@ -37,8 +37,8 @@ def tasks() -> None:
 @click.option("--flaw", type=_one_of(Flaw), help="A demand without criterion, a criterion without evidence.")
 @click.option("--tool", help="A tool that a rollout on the task called, such as search.")
 @click.option("--suspect", type=_one_of(Suspect), help="What of it is suspect of injection.")
-@click.option("--min", "low", type=float, help="Least mean score.")
-@click.option("--max", "high", type=float, help="Greatest mean score.")
+@click.option("--min", "low", type=click.FloatRange(0, 1), help="Least mean score.")
+@click.option("--max", "high", type=click.FloatRange(0, 1), help="Greatest mean score.")
 @click.option("--text", default="", help="Part of the task, its document's id or its own.")
 @click.option("--sort", type=_one_of(Sort), default="order", show_default=True)
 @click.option("--desc", "descending", is_flag=True, help="The other way round.")

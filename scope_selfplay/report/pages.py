@@ -3,7 +3,6 @@
 All of them only read. The run behind them is kept fresh while it goes on, its health measured in another process.
 """
 
-import contextlib
 import multiprocessing
 import signal
 import threading
@@ -20,8 +19,7 @@ from scope_selfplay.base.errors import OutsideError, PromptError, RecordError, S
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.base.values import Candidate, Reason, Verdict
 from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
-from scope_selfplay.prompts.folder import load_pack, names_in, shipped_prompts
-from scope_selfplay.prompts.pack import Pack, diff_packs
+from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import (
     health_section,
@@ -33,16 +31,17 @@ from scope_selfplay.report.record import diff_checkpoints, in_order, short_name,
 from scope_selfplay.report.rendering import (
     BadParameterError,
     ComparisonParameters,
-    PackParameters,
     TaskListParameters,
 )
 from scope_selfplay.report.sections import (
+    Folded,
     Link,
+    Part,
     Section,
     evaluation_sections,
 )
 from scope_selfplay.report.signals import Checkup
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN
 from scope_selfplay.store.query import (
     GradedRollout,
@@ -220,34 +219,27 @@ def rejected_page(run: ShownRun) -> Page:
         if count.stage is Stage.TASKS and count.reason is not Reason.ACCEPTED
     }
     iterations = sorted({iteration for iteration, _ in counts})
-    reasons = sorted({reason for _, reason in counts}, key=list(Reason).index)
     rows, examples = [], []
-    for reason in reasons:
-        found = {iteration: counts.get((iteration, reason)) for iteration in iterations}
+    for reason in sorted({reason for _, reason in counts}, key=list(Reason).index):
+        found = [(number, counts.get((number, reason), 0)) for number in iterations]
         cells = [
-            Link(f"{count:,}", "tasks", iteration=iteration, reason=reason) if count else ""
-            for iteration, count in found.items()
+            Link(f"{count:,}", "tasks", iteration=number, reason=reason) if count else ""
+            for number, count in found
         ]
         rows.append((Link(reason, "tasks", reason=reason), *cells))
-        lines = reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines
-        texts = tuple(
-            (
-                Link(
-                    line.text or "no task was written",
-                    "tasks",
-                    line.iteration,
-                    line.stage,
-                    line.id,
-                    reason=reason,
-                ),
-                f"{line.id}, iteration {line.iteration}",
+        for line in reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines:
+            text, place = line.text or "no task was written", (line.iteration, line.stage, line.id)
+            examples.append(
+                (Link(text, "tasks", *place, reason=reason), reason, f"{line.iteration}", line.id)
             )
-            for line in lines
+    if not rows:
+        return sections_page(
+            "Rejected and unresolved", [Section("By what ended it", ["Nothing has been rejected."])]
         )
-        examples.append(Section(reason, [Table("", ("", ""), texts)]))
     head = ("reason", *(f"iteration {iteration}" for iteration in iterations))
-    parts = [Table("", head, tuple(rows))] if rows else ["Nothing has been rejected."]
-    return sections_page("Rejected and unresolved", [Section("By what ended it", parts), *examples])
+    newest = Table("", ("task", "reason", "iteration", "id"), tuple(examples))
+    shown = [Section("By what ended it", [Table("", head, tuple(rows))]), Section("The newest", [newest])]
+    return sections_page("Rejected and unresolved", shown)
 
 
 def training_page(run: ShownRun) -> Page:
@@ -255,49 +247,24 @@ def training_page(run: ShownRun) -> Page:
     return sections_page("Training", run.made(training_sections))
 
 
-def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:
-    """The run's prompt pack, its hash in every iteration, and how it differs from another pack.
-
-    Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
-    """
-    parameters = PackParameters.read(given)
-    reader = run.fresh()
-    packs = _known_packs(reader.folder)
-    if parameters.against and parameters.against not in packs:
-        known = ", ".join(packs)
-        raise BadParameterError(f"against={parameters.against!r}: no such prompt pack; there are {known}")
+def prompts_page(run: ShownRun) -> Page:
+    """The run's prompt pack, and the hashes of those that made its candidates."""
+    reader, parts = run.fresh(), list[Part]()
     try:
-        own: Pack | None = load_pack(reader.folder.prompts)
-        diff = diff_packs(packs[parameters.against](), own) if parameters.against and own else None
-        damage = ""
+        pack = load_pack(reader.folder.prompts)
+        parts.append(f"{pack.domain.title} ({pack.domain.name}), hash {pack.hash}")
+        parts += [Folded(name, tuple(text.splitlines())) for name, text in pack.files().items()]
     except PromptError as error:
-        own, diff, damage = None, None, str(error)
-    hashes = reader.sql(
+        parts.append(str(error))
+    rows = reader.sql(
         "SELECT iteration, stage, provenance.prompt_hash AS hash, count(*) AS count FROM candidates "
         "GROUP BY ALL ORDER BY iteration, stage, hash"
     )
-    differences = None if diff is None else diff.splitlines()
-    values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "parameters": parameters}
-    return Page("prompts.html", **values, diff=differences)
-
-
-def _known_packs(folder: RunFolder) -> dict[str, Callable[[], Pack]]:
-    """The packs that the run's own can be compared with, by name: never a path that came over HTTP.
-
-    Shipped ones, and those of the runs in the same folder; what this process may not read is left out.
-    """
-    shipped = shipped_prompts()
-    found: dict[str, Callable[[], Pack]] = {
-        name: partial(load_pack, shipped / name) for name in names_in(shipped)
-    }
-    own = folder.path.resolve()
-    with contextlib.suppress(OSError):
-        for path in sorted(own.parent.iterdir()):
-            beside = RunFolder(path)
-            with contextlib.suppress(OSError):
-                if path != own and beside.config.is_file() and beside.prompts.is_dir():
-                    found[f"run {path.name}"] = partial(load_pack, beside.prompts)
-    return found
+    made = tuple(
+        (f"{row['iteration']}", row["stage"], row["hash"] or "", f"{row['count']:,}") for row in rows
+    )
+    hashes = Table("", ("iteration", "stage", "prompt hash", "candidates"), made)
+    return sections_page("Prompts", [Section("The run's own", parts), Section("Which made what", [hashes])])
 
 
 def leaderboard_page(reader: EvaluationReader) -> Page:

@@ -28,11 +28,7 @@ from scope_selfplay.report.people import answers_by_people, verdicts_by_people
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanVerdict
 from scope_selfplay.store.query import (
-    AnswerComparison,
-    AnswerSelection,
-    GradedRollout,
     HeldOutScore,
-    JudgedScore,
     TaskPage,
     TaskRecord,
 )
@@ -85,37 +81,27 @@ def show_list(page: TaskPage, console: Console) -> None:
         console.print(f"{page.total:,} in all", style="dim")
 
 
-class WholeTask(TaskRecord):
-    """A candidate with all that was made of its task later, by policies, judges and people."""
-
-    other_attempts: tuple[GradedRollout, ...] = ()
-    """Of training, of comparisons, and of people."""
-    comparisons: tuple[AnswerComparison, ...] = ()
-    selections: tuple[AnswerSelection, ...] = ()
-    scores: tuple[JudgedScore, ...] = ()
-    by_people: tuple[HumanVerdict, ...] = ()
-    """What people said to the judge's questions."""
-
-
 def whole_task(
     reader: RunReader, name: str, *, iteration: int | None = None, stage: Stage | None = None
-) -> WholeTask:
+) -> TaskRecord:
     """By the candidate's id, its task's, or the beginning of either. Raises UnknownTaskError."""
     record = reader.task(name, iteration=iteration, stage=stage)
     task, own = record.candidate.task, record.candidate.rollout_ids
     if task is None:
-        return WholeTask(**dict(record))
+        return record
     later = [attempt for attempt in reader.attempts_on(task.id) if attempt.rollout.id not in own]
-    return WholeTask(
-        **dict(record),
-        other_attempts=(*later, *answers_by_people(reader, task.id)),
-        comparisons=tuple(reader.comparisons_on(task.id)),
-        **dict(reader.judgements_on(task.id)),
-        by_people=tuple(verdicts_by_people(reader, task.id)),
+    return record.model_copy(
+        update={
+            "other_attempts": (*later, *answers_by_people(reader, task.id)),
+            "comparisons": tuple(reader.comparisons_on(task.id)),
+            "selections": tuple(reader.selections_on(task.id)),
+            "scores": tuple(reader.scores_on(task.id)),
+            "by_people": tuple(verdicts_by_people(reader, task.id)),
+        }
     )
 
 
-def describe_task(record: WholeTask, *, passages: bool = False) -> Iterator[str]:
+def describe_task(record: TaskRecord, *, passages: bool = False) -> Iterator[str]:
     """Sections in the order in which they were made."""
     candidate = record.candidate
     yield f"{candidate.id}  iteration {record.iteration}, {record.stage.value}"
@@ -226,7 +212,7 @@ def _suspect(signs: Iterable[Suspicion] | None) -> Iterator[str]:
         yield from _indented("suspect", "; ".join(sign.meaning for sign in signs))
 
 
-def _judgements(record: WholeTask) -> Iterator[str]:
+def _judgements(record: TaskRecord) -> Iterator[str]:
     for made in record.selections:
         selection = made.selection
         winners = "no verdict" if selection.winner_ids is None else ", ".join(selection.winner_ids)

@@ -26,7 +26,6 @@ from scope_selfplay.report import charts
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import run_sections, training_sections
 from scope_selfplay.report.record import (
-    WholeTask,
     describe_item,
     describe_task,
     in_order,
@@ -39,8 +38,10 @@ from scope_selfplay.report.sections import (
     evaluation_sections,
 )
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskQuery
+from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskFilter, TaskQuery
 from scope_selfplay.store.reader import RunReader
+
+_LONGEST_VALUE = 500
 
 
 class BadParameterError(Exception):
@@ -54,7 +55,9 @@ class PageParameters(Value):
     def read(cls, given: Mapping[str, str]) -> Self:
         """Raises BadParameterError for an unknown parameter and for an invalid value."""
         known = list(cls.model_fields)
-        for name in given:
+        for name, value in given.items():
+            if len(value) > _LONGEST_VALUE:
+                raise BadParameterError(f"{name}={value[:20]!r}...: longer than {_LONGEST_VALUE} characters")
             if name not in known:
                 raise BadParameterError(
                     f"{name!r} is not a parameter of this page{did_you_mean(name, known)}; it knows {', '.join(known)}"
@@ -75,24 +78,10 @@ class PageParameters(Value):
         return {name: str(value) for name, value in given.items()}
 
 
-class TaskListParameters(PageParameters):
+class TaskListParameters(PageParameters, TaskFilter):
     """A list of candidates: its filters, its order and its page. An empty field of a form counts as not given."""
 
-    iteration: int | None = Field(default=None, ge=0)
     stage: Literal["tasks", "challenger", "all"] = "tasks"
-    status: CandidateStatus | None = None
-    reason: Reason | None = None
-    gate: Gate | None = None
-    type: str | None = Field(default=None, max_length=200)
-    searches: int | None = Field(default=None, ge=0)
-    flaw: Flaw | None = None
-    tool: str | None = Field(default=None, max_length=64)
-    suspect: Suspect | None = None
-    low: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    high: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    below: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    text: str = Field(default="", max_length=500)
-    sort: Sort = Sort.ORDER
     desc: int = Field(default=0, ge=0, le=1)
     page: int = Field(default=1, ge=1, le=10**9)
     size: int = Field(default=50, ge=1, le=200)
@@ -117,16 +106,10 @@ class TaskListParameters(PageParameters):
 class ComparisonParameters(PageParameters):
     """Two checkpoints, the order of their tasks or items, and the page of that list."""
 
-    a: str = Field(default="", max_length=200)
-    b: str = Field(default="", max_length=200)
+    a: str = ""
+    b: str = ""
     sort: Literal["change", "gain", "loss"] = "change"
     page: int = Field(default=1, ge=1, le=10**9)
-
-
-class PackParameters(PageParameters):
-    """The prompt pack to compare the run's own with."""
-
-    against: str = Field(default="", max_length=200)
 
 
 class Links:
@@ -230,7 +213,7 @@ def _samples(reader: RunReader) -> Iterator[Folded]:
         )
         queries = [best, *(TaskQuery(iteration=iteration, reason=reason, limit=1) for reason in rejections)]
         for row in (row for query in queries for row in reader.tasks(query).lines):
-            record = WholeTask(**dict(reader.task(row.id, iteration=row.iteration, stage=row.stage)))
+            record = reader.task(row.id, iteration=row.iteration, stage=row.stage)
             score = "" if row.mean is None else f", mean score {row.mean:.2f}"
             title = f"Iteration {row.iteration}, {row.reason}{score}: {row.text or 'no task'}"
             yield Folded(title, tuple(describe_task(record)))

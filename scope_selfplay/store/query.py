@@ -19,6 +19,7 @@ from scope_selfplay.base.values import (
     Value,
 )
 from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.human import HumanVerdict
 
 
 class UnknownTaskError(RecordError):
@@ -51,33 +52,38 @@ class Suspect(StrEnum):
     ANY = "any"
 
 
-class TaskQuery(Value):
-    """Which candidates, in which order, and which page of them. The default: all of task making, as written."""
+class TaskFilter(Value):
+    """Which candidates, and in which order."""
 
-    iteration: int | None = None
-    stage: Stage | None = Stage.TASKS
-    """The stage that wrote them: `tasks`, `challenger` (tried in training), or None for both."""
+    iteration: int | None = Field(default=None, ge=0)
     status: CandidateStatus | None = None
     reason: Reason | None = None
     gate: Gate | None = None
     """A gate that refused them, whatever they ended as."""
     type: str | None = None
-    searches: int | None = None
+    searches: int | None = Field(default=None, ge=0)
     """How many searches the Challenger made for it."""
+    flaw: Flaw | None = None
+    """What its rubric lacks, as far as the judge says."""
     tool: str | None = None
     """A tool that a rollout on the task called, whatever came of it."""
     suspect: Suspect | None = None
     """What of them is suspect of injection."""
-    low: float | None = None
-    high: float | None = None
+    low: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    high: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     """The least and the greatest mean score, both included; candidates without one are left out."""
-    below: float | None = None
+    below: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     """As `high`, itself left out: bins that touch share no candidate."""
-    flaw: Flaw | None = None
-    """What its rubric lacks, as far as the judge says."""
     text: str = ""
     """Part of the task's text, of its document's id or of its own ids; case does not matter."""
     sort: Sort = Sort.ORDER
+
+
+class TaskQuery(TaskFilter):
+    """Which page of which candidates. The default: all of task making, as written."""
+
+    stage: Stage | None = Stage.TASKS
+    """The stage that wrote them: `tasks`, `challenger` (tried in training), or None for both."""
     descending: bool = False
     limit: int = Field(default=50, ge=1)
     offset: int = Field(default=0, ge=0)
@@ -125,19 +131,6 @@ class GradedRollout(Value):
     grade: Grade | None
 
 
-class TaskRecord(Value):
-    """One candidate with everything that was kept of it."""
-
-    iteration: int
-    stage: Stage
-    candidate: Candidate
-    document: Document | None
-    written_by: Rollout | None
-    """The Challenger's rollout that proposed it."""
-    attempts: tuple[GradedRollout, ...]
-    """The Solver rollouts that its difficulty was measured with, in their order."""
-
-
 class AnswerComparison(Value):
     """A comparison of two answers to one task, and whose they are."""
 
@@ -163,11 +156,24 @@ class JudgedScore(Value):
     score: Score
 
 
-class Judgements(Value):
-    """Judgements of a task's answers besides grades and comparisons, in the order in which they were made."""
+class TaskRecord(Value):
+    """One candidate with all that was kept of it, and what policies, judges and people made of its task later."""
 
+    iteration: int
+    stage: Stage
+    candidate: Candidate
+    document: Document | None
+    written_by: Rollout | None
+    """The Challenger's rollout that proposed it."""
+    attempts: tuple[GradedRollout, ...]
+    """The Solver rollouts that its difficulty was measured with, in their order."""
+    other_attempts: tuple[GradedRollout, ...] = ()
+    """Of training, of comparisons, and of people."""
+    comparisons: tuple[AnswerComparison, ...] = ()
     selections: tuple[AnswerSelection, ...] = ()
     scores: tuple[JudgedScore, ...] = ()
+    by_people: tuple[HumanVerdict, ...] = ()
+    """What people said to the judge's questions."""
 
 
 class Count(Value):

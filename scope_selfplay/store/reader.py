@@ -37,7 +37,6 @@ from scope_selfplay.store.query import (
     GradedRollout,
     HeldOutScore,
     JudgedScore,
-    Judgements,
     Neighbours,
     TaskLine,
     TaskPage,
@@ -158,25 +157,23 @@ class RunReader(AbstractContextManager["RunReader"]):
             for row in rows
         ]
 
-    def judgements_on(self, task_id: str) -> Judgements:
-        """Every selection among answers to a task, and every number that one of them was given."""
-        path = self.folder.path
-        selections = self.sql(
+    def selections_on(self, task_id: str) -> list[AnswerSelection]:
+        """Every selection among answers to a task, in the order in which they were made."""
+        rows = self.sql(
             "WITH answers AS (SELECT list(id) AS ids FROM rollouts WHERE subject_id = ?) "
             "SELECT selections.* FROM selections, answers WHERE list_has_any(candidate_ids, ids) ORDER BY ordinal",
             [task_id],
         )
-        scores = self.sql(
+        path = self.folder.path
+        return [AnswerSelection(**_place(row), selection=record_of(path, Selection, row)) for row in rows]
+
+    def scores_on(self, task_id: str) -> list[JudgedScore]:
+        """Every number that an answer to a task was given, in the order in which they were."""
+        rows = self.sql(
             "SELECT * FROM scores WHERE rollout_id IN (SELECT id FROM rollouts WHERE subject_id = ?) ORDER BY ordinal",
             [task_id],
         )
-        return Judgements(
-            selections=tuple(
-                AnswerSelection(**_place(row), selection=record_of(path, Selection, row))
-                for row in selections
-            ),
-            scores=tuple(JudgedScore(**_place(row), score=record_of(path, Score, row)) for row in scores),
-        )
+        return [JudgedScore(**_place(row), score=record_of(self.folder.path, Score, row)) for row in rows]
 
     def scores(self) -> list[HeldOutScore]:
         """What every checkpoint reached on every held-out task, in the order of iterations."""

@@ -18,7 +18,7 @@ from scope_selfplay.store import sources
 from scope_selfplay.store.columns import RecordKind, table_from_lines
 from scope_selfplay.store.files import Appender, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
-from scope_selfplay.store.query import Judgements, Sort, TaskQuery
+from scope_selfplay.store.query import Sort, TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.peak_memory import printed
 from tests.unit.store.runs import candidate, document, write_judgements, write_run
@@ -139,14 +139,15 @@ def test_selections_and_scores_belong_to_the_task_whose_answers_they_judge(tmp_p
     folder = write_run(tmp_path / "demo")
     write_judgements(folder, 1, "task-1-003")
     with RunReader(folder.path) as reader:
-        found = reader.judgements_on("task-1-003")
-        assert [each.selection.winner_ids for each in found.selections] == [("trained-1-2",), None]
-        assert [each.score.value for each in found.scores] == [7.5, None]
-        picked, failed = (each.selection.verdict for each in found.selections)
+        selections, scores = reader.selections_on("task-1-003"), reader.scores_on("task-1-003")
+        assert [each.selection.winner_ids for each in selections] == [("trained-1-2",), None]
+        assert [each.score.value for each in scores] == [7.5, None]
+        picked, failed = (each.selection.verdict for each in selections)
         assert picked is not None and (picked.reasoning, picked.tokens_out) == ("It says most.", 30)
         assert failed is not None and failed.fault is Fault.UNREADABLE
-        assert {(each.iteration, each.stage) for each in found.scores} == {(1, Stage.SOLVER)}
-        assert reader.judgements_on("task-1-004") == reader.judgements_on("none") == Judgements()
+        assert {(each.iteration, each.stage) for each in scores} == {(1, Stage.SOLVER)}
+        for other in ("task-1-004", "none"):
+            assert reader.selections_on(other) == reader.scores_on(other) == []
 
 
 def test_judgements_of_versions_without_a_verdict_are_read(tmp_path: Path) -> None:
@@ -157,12 +158,9 @@ def test_judgements_of_versions_without_a_verdict_are_read(tmp_path: Path) -> No
         bare = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
         write_records(file, bare)
     with RunReader(folder.path) as reader:
-        found = reader.judgements_on("task-1-003")
-        assert [each.selection.verdict for each in found.selections] == [None, None]
-        assert [(each.score.value, each.score.verdict) for each in found.scores] == [
-            (7.5, None),
-            (None, None),
-        ]
+        assert [each.selection.verdict for each in reader.selections_on("task-1-003")] == [None, None]
+        scores = [each.score for each in reader.scores_on("task-1-003")]
+        assert [(score.value, score.verdict) for score in scores] == [(7.5, None), (None, None)]
 
 
 def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
