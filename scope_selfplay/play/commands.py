@@ -202,6 +202,7 @@ def play_judge(
     from scope_selfplay.judge.questions import JudgePrompts
     from scope_selfplay.play.judge import asked_on, pairs_left, put_to_person, sampled
     from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.run.begin import with_judge_prompts
     from scope_selfplay.store.human import HumanFolder
     from scope_selfplay.store.reader import RunReader, find_run
 
@@ -215,6 +216,8 @@ def play_judge(
         else:
             config = load_config(reader.folder.config)
             pack = load_pack(kept if kept.is_dir() else pack_path(config.domain))
+            # A person is shown what a model would be, where a rule judges, too.
+            pack = with_judge_prompts(pack, config.judge.model_copy(update={"kind": "model"}))
             prompts = JudgePrompts(pack, config.judge, key=fence_key(config.seed))
             asked = (
                 asked_on(reader, task, person) if task else sampled(reader, count, person, human.verdicts())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from scope_selfplay.base.errors import PromptError, RecordError
+from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.values import Outcome, Rollout, Verdict, rng_from
 from scope_selfplay.judge.fences import same_text, shown_answer
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Question, Reply, Style
@@ -46,7 +46,10 @@ _PAIR_HELP = (
 
 
 class PersonJudge:
-    """A `Judge` at a console; of a prompt, only what is new since the last one of its role is shown."""
+    """A `Judge` at a console; of a prompt, only what is new since the last one of its role is shown.
+
+    Without `prompts` it is asked about pairs alone, which are shown as they are.
+    """
 
     identity = HUMAN
 
@@ -84,25 +87,11 @@ class PersonJudge:
                 self._console.title(f"answer {place}")
                 self._console.show(shown_answer(rollout.answer))
             return question.task.text
-        try:
-            prompt = in_short(question) if self._prompts is None else self._prompts.render(question).prompt
-        except PromptError:
-            # A pack whose judge is no model has no such prompt.
-            prompt = in_short(question)
+        assert self._prompts is not None
+        prompt = self._prompts.render(question).prompt
         self._console.show(new_part(prompt, self._seen.get(question.role, "")))
         self._seen[question.role] = prompt
         return prompt
-
-
-def in_short(question: Question[Any]) -> str:
-    """A gate or a grade in few words."""
-    match question:
-        case GateQuestion(task, gate=gate, document=document):
-            source = "" if document is None else f"Document: {document.title}\n{document.text}\n\n"
-            return f"{source}Task: {task.text}\n\nDoes it pass the gate {gate}?"
-        case GradeQuestion(task, criterion=criterion, answer=answer):
-            return f"Task: {task.text}\n\nAnswer: {answer}\n\nCriterion: {criterion.text}\n\nIs it met?"
-    raise TypeError(f"a {type(question).__name__} is not put to people")
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ def sampled(reader: RunReader, count: int, person: str, answered: Sequence[Human
 
     def of_task(task_id: str) -> Iterator[ForPerson]:
         # Equal answers are one question to whoever reads them.
-        found = list({in_short(each.question): each for each in asked_on(reader, task_id, person)}.values())
+        found = list({each.question: each for each in asked_on(reader, task_id, person)}.values())
         rng_from("play judge", person, task_id).shuffle(found)
         return (each for each in found[:_PER_TASK] if each.name not in done)
 
