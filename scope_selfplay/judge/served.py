@@ -1,8 +1,8 @@
-"""Two judges over the wire of a model judge: the embedded world's, and a random one (`scope serve-judge --rehearsal`).
+"""Judges by rule over the wire of a model judge: the embedded world's, and a random one (`serve-judge --rehearsal`).
 
-The lexical judge reads what a model would read: the fields by the visible names of their fences, the role by the fields
-and by the form that the prompt asks for. So client, cache and faults run the same code with either judge. What it
-cannot read it refuses with status 400, as an engine does a prompt that is too long.
+They are asked what a model would be asked: the fields by the visible names of their fences, the role by the fields and
+by the form that the prompt's own words ask for. So client, cache and faults run the same code with all of them. What
+cannot be read is refused with status 400, as an engine does a prompt that is too long.
 """
 
 import json
@@ -31,14 +31,25 @@ from scope_selfplay.base.values import (
     rng_from,
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
-from scope_selfplay.judge.protocol import PREFERENCES, Question, Reply, question_of
+from scope_selfplay.judge.protocol import (
+    PREFERENCES,
+    GateQuestion,
+    Judge,
+    PairQuestion,
+    Question,
+    Reply,
+    RubricQuestion,
+    ScoreQuestion,
+    SelectQuestion,
+    question_of,
+)
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest, chat_app, endpoint
 from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
 
 SURE = 0.99
-"""Probability of a lexical verdict where one token is asked for."""
+"""Probability of a verdict where one token is asked for."""
 RANDOM_MODEL = "rehearsal"
 GATE_PASSES = 0.8
 CRITERION_MET = 0.5
@@ -54,8 +65,8 @@ _ROLES = {
     for role, contract in reversed(CONTRACTS.items())
     if role in ROLE_OF_PROMPT
 }
-"""Who may have asked, by the form that is asked for and the fences that are shown: a prompt does not name its role, and
-of those that look alike, such as gates, the first one is meant.
+"""Who may have asked, by the form that is asked for and the fences that are shown at least: a prompt does not name its
+role, and of those that look alike, such as gates, the first one is meant.
 """
 _OUTPUTS = tuple(dict.fromkeys(CONTRACTS[role].output for role in reversed(ROLE_OF_PROMPT)))
 
@@ -63,7 +74,7 @@ _OUTPUTS = tuple(dict.fromkeys(CONTRACTS[role].output for role in reversed(ROLE_
 def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
     """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
     judge = LexicalJudge(documents)
-    return _measured_app(partial(lexical_reply, judge), judge.identity, api_key)
+    return _measured_app(partial(judged_reply, judge), judge.identity, api_key)
 
 
 def random_judge_app(api_key: str | None = None) -> Starlette:
@@ -96,20 +107,21 @@ def _measured_app(respond: Responder, model: str, api_key: str | None) -> Starle
     return app
 
 
-async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
-    """Raises ValueError for a prompt without the fields of a role."""
-    if _is_probe(served):
-        return _PROBED
+async def judged_reply(judge: Judge, served: ServedRequest) -> ServedReply:
+    """What the judge says to a prompt of a pack, as a model would write it. Raises ValueError for another prompt."""
+    if served.body.get("max_tokens") == 1 and not served.choices:
+        # A client only asks if somebody is there.
+        return ServedReply("1", finish="length")
     fields: dict[str, list[Fenced]] = {}
     for fenced in read_fences(served.prompt):
         fields.setdefault(fenced.name, []).append(fenced)
-    form, shown = _form_of(served.prompt), frozenset(fields.keys() - {"rubric", "reference"})
-    if form is None or (role := _ROLES.get((form, shown))) is None:
-        raise ValueError(
-            "this judge reads prompts of the embedded world only: "
-            f"no role has the fields {sorted(fields)} and this form of reply"
-        )
-    question = _question(role, fields, served.prompt)
+    form = _form_of(served.prompt)
+    roles = {
+        fences: role for (asked, fences), role in _ROLES.items() if asked is form and fences <= fields.keys()
+    }
+    if form is None or not roles:
+        raise ValueError(f"no prompt of a pack shows {sorted(fields)} and asks for this form of reply")
+    question = _question(roles[max(roles, key=len)], fields, served.prompt)
     try:
         reply = await judge.ask(question)
     except ValueError:
@@ -117,34 +129,54 @@ async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedRep
         reply = Reply(Outcome(0.0, 0.0), Verdict(value=True))
     if reply.value is None:
         return ServedReply(reply.verdict.reasoning)
-    value = Outcome(*(10 * each for each in reply.value)) if form is Output.TWO_SCORES else reply.value
     labels = [fenced.mark for fenced in fields.get("candidate", ())]
-    return _written(form, value, served.choices, labels, thought=reply.verdict.reasoning, sure=SURE)
+    return _written(form, reply.value, served.choices, labels, thought=reply.verdict.reasoning)
 
 
-def random_reply(served: ServedRequest) -> ServedReply:
-    """A verdict at random in the form that the prompt asks for.
-
-    So a pack, a corpus and a config are rehearsed as a whole before a model is paid for. The draw follows from the
-    prompt and the request's seed: the same run gets the same verdicts. Raises ValueError for a prompt that asks for no
-    form of `prompts.contracts.OUTPUTS`.
-    """
-    if _is_probe(served):
-        return _PROBED
+async def random_reply(served: ServedRequest) -> ServedReply:
+    """That of a random judge, whose draws follow from the prompt and the request's seed: the same run gets the same."""
     rng = rng_from(RANDOM_MODEL, served.prompt, str(served.body.get("seed")))
-    if served.choices:
-        return _token(rng.choice(served.choices), served.choices, 0.9)
-    form = _form_of(served.prompt)
-    if form is None:
-        known = (OUTPUTS[each].mentions[0] for each in _OUTPUTS)
-        raise ValueError(
-            f"the random judge cannot tell what form this prompt asks for: it mentions none of {', '.join(known)}"
-        )
-    fields = read_fences(served.prompt)
-    labels = [fenced.mark for fenced in fields if fenced.name == "candidate"]
-    graded = any(fenced.name == "answer" for fenced in fields)
-    value = _drawn(form, rng, served.prompt, len(labels), CRITERION_MET if graded else GATE_PASSES)
-    return _written(form, value, (), labels, thought="A die was thrown.")
+    return await judged_reply(RandomJudge(rng), served)
+
+
+class RandomJudge:
+    """Says anything that a question may be answered with.
+
+    So a pack, a corpus and a config are rehearsed as a whole before a model is paid for.
+    """
+
+    identity = RANDOM_MODEL
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        return Reply(self._drawn(question), Verdict(value=True, reasoning="A die was thrown."))
+
+    def _drawn(self, question: Question[Any]) -> Any:
+        rng = self._rng
+        match question:
+            case RubricQuestion(task):
+                # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
+                criteria = [
+                    Criterion(
+                        text=f"Identifies point {number} of {rng.randrange(10**6)}.",
+                        priority=rng.choice((Priority.CRITICAL, Priority.IMPORTANT, Priority.BONUS)),
+                        title=f"Point {number}",
+                        dimension="Coverage",
+                    )
+                    for number in range(1, 6)
+                ]
+                return Rubric(task_id=task.id, criteria=tuple(criteria))
+            case PairQuestion(style=style) if style.is_scored:
+                return Outcome(*(round(rng.random(), 2) for _ in range(2)))
+            case PairQuestion():
+                return rng.choice(tuple(PREFERENCES.values()))
+            case SelectQuestion(candidates=candidates, winners=winners):
+                return rng.sample(range(len(candidates)), winners)
+            case ScoreQuestion(scale=scale):
+                return rng.choice((0.0, 0.5, 1.0)) if scale.of_halves else round(rng.uniform(0, 10), 1)
+        return rng.random() < (GATE_PASSES if isinstance(question, GateQuestion) else CRITERION_MET)
 
 
 def _form_of(prompt: str) -> Output | None:
@@ -152,14 +184,6 @@ def _form_of(prompt: str) -> Output | None:
     own_words = text_outside(prompt)
     asked = (each for each in _OUTPUTS if all(words in own_words for words in OUTPUTS[each].mentions))
     return next(asked, None)
-
-
-_PROBED = ServedReply("1", finish="length")
-
-
-def _is_probe(served: ServedRequest) -> bool:
-    """Whether a client only asks if somebody is there."""
-    return served.body.get("max_tokens") == 1 and not served.choices
 
 
 def _question(role: PromptRole, fields: Mapping[str, Sequence[Fenced]], prompt: str) -> Question[Any]:
@@ -185,7 +209,7 @@ def _question(role: PromptRole, fields: Mapping[str, Sequence[Fenced]], prompt: 
         documents=documents,
         answers=shown or [Rollout.of_answer(text.get("answer", ""))],
         by=by,
-        winners=_winners(prompt) if role is PromptRole.SELECT else 1,
+        winners=_winners(prompt, len(shown)) if role is PromptRole.SELECT else 1,
     )
 
 
@@ -193,53 +217,16 @@ def _criterion(line: str) -> Criterion:
     return Criterion(text=line.partition(" | ")[0])
 
 
-def _winners(prompt: str) -> int:
+def _winners(prompt: str, candidates: int) -> int:
+    """The last number of the prompt's own words."""
     numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
-    if not numbers:
-        raise ValueError("the prompt does not say how many to select")
+    if not numbers or not 0 < numbers[-1] <= candidates:
+        raise ValueError(f"{candidates} candidates are shown and no number of winners that fits")
     return numbers[-1]
 
 
-def _drawn(form: Output, rng: random.Random, prompt: str, candidates: int, likely: float) -> Any:
-    """A value of the form's kind; `likely`: how often a yes."""
-    match form:
-        case Output.RUBRIC:
-            # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
-            criteria = [
-                Criterion(
-                    text=f"Identifies point {number} of {rng.randrange(10**6)}.",
-                    priority=rng.choice((Priority.CRITICAL, Priority.IMPORTANT, Priority.BONUS)),
-                    title=f"Point {number}",
-                    dimension="Coverage",
-                )
-                for number in range(1, 6)
-            ]
-            return Rubric(task_id="served", criteria=tuple(criteria))
-        case Output.TWO_SCORES:
-            return Outcome(*(round(rng.uniform(0, 10), 1) for _ in range(2)))
-        case Output.PREFERENCE:
-            return rng.choice(tuple(PREFERENCES.values()))
-        case Output.CORRECTNESS:
-            return rng.choice((0.0, 0.5, 1.0))
-        case Output.MATCH:
-            return rng.choice(tuple(_MATCHES))
-        case Output.WINNERS:
-            if not 0 < _winners(prompt) <= candidates:
-                raise ValueError(f"{candidates} candidates are shown and no number of winners that fits")
-            return rng.sample(range(candidates), _winners(prompt))
-        case Output.RATING:
-            return round(rng.uniform(0, 10), 1)
-    return rng.random() < likely
-
-
 def _written(
-    form: Output,
-    value: Any,
-    choices: tuple[str, ...],
-    labels: Sequence[str],
-    *,
-    thought: str,
-    sure: float = 0.9,
+    form: Output, value: Any, choices: tuple[str, ...], labels: Sequence[str], *, thought: str
 ) -> ServedReply:
     """A value in the form that was asked for; `labels` are those of the candidates."""
     match form:
@@ -252,11 +239,11 @@ def _written(
         case Output.RATING:
             return ServedReply(json.dumps({"score": value}))
         case Output.TWO_SCORES:
-            said = f"<first>{value.first:.3f}</first>\n<second>{value.second:.3f}</second>"
+            said = f"<first>{10 * value.first:.3f}</first>\n<second>{10 * value.second:.3f}</second>"
         case Output.PREFERENCE:
             winner = "T" if value.first == value.second else "A" if value.first > value.second else "B"
             if choices:
-                return _token(winner, choices, sure)
+                return _token(winner, choices)
             said = rf"\boxed{{{'Tie' if winner == 'T' else winner}}}"
         case Output.CORRECTNESS:
             said = rf"\boxed{{{value:g}}}"
@@ -264,12 +251,12 @@ def _written(
             said = rf"\boxed{{{_MATCHES[value]}}}"
         case _:
             if choices:
-                return _token(str(int(value)), choices, sure)
+                return _token(str(int(value)), choices)
             said = f"<score>{int(value)}</score>"
     return ServedReply(f"<think>{thought}</think>\n{said}")
 
 
-def _token(chosen: str, choices: tuple[str, ...], sure: float) -> ServedReply:
-    rest = (1 - sure) / (len(choices) - 1)
-    odds = {choice: sure if choice == chosen else rest for choice in choices}
+def _token(chosen: str, choices: tuple[str, ...]) -> ServedReply:
+    rest = (1 - SURE) / (len(choices) - 1)
+    odds = {choice: SURE if choice == chosen else rest for choice in choices}
     return ServedReply(chosen, odds, finish="length")

@@ -24,7 +24,7 @@ from scope_selfplay.evaluation.evaluate import Evaluation
 from scope_selfplay.evaluation.folder import EvaluationFolder
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.judge.rules import LexicalJudge
-from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.policy.conversation import PolicyFormat
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack, pack_path
@@ -82,7 +82,7 @@ def evaluate_in_process(out: Path, judge: str, kill_before: int | None) -> None:
 def judge() -> Iterator[tuple[FakeServer, str]]:
     config = load_config(None, [*SETTINGS[:3]])
     lexical = LexicalJudge(embedded_documents(config.seed, config.corpus))
-    fake = FakeServer(lambda request: lexical_reply(lexical, request), model=lexical.identity)
+    fake = FakeServer(lambda request: judged_reply(lexical, request), model=lexical.identity)
     with in_thread(fake.serving()) as url:
         yield fake, url
 

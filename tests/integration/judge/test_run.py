@@ -16,7 +16,7 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.judge.checks import CanaryVerdict, read_canaries
 from scope_selfplay.judge.rules import LexicalJudge
-from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import Responder, ServedReply
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
@@ -53,7 +53,7 @@ def _served(plan: FaultPlan, reply: Responder | None = None) -> Iterator[tuple[F
     config = _config()
     judge = LexicalJudge(embedded_documents(config.seed, config.corpus))
     fake = FakeServer(
-        reply or (lambda request: lexical_reply(judge, request)), plan=plan, model=judge.identity
+        reply or (lambda request: judged_reply(judge, request)), plan=plan, model=judge.identity
     )
     with in_thread(fake.serving()) as url:
         yield fake, url

@@ -16,7 +16,7 @@ from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.judge import model as run_key
 from scope_selfplay.judge.rules import LexicalJudge
-from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_rows
@@ -51,7 +51,7 @@ class CallLog:
             self._since += 1
             if self._since == self.kill_at:
                 os.kill(self.client, signal.SIGKILL)
-        return await lexical_reply(self._judge, request)
+        return await judged_reply(self._judge, request)
 
     @property
     def again(self) -> int:

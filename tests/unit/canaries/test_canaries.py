@@ -36,7 +36,7 @@ from scope_selfplay.judge.protocol import (
     Style,
 )
 from scope_selfplay.judge.rules import LexicalJudge, with_noise
-from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import ServedReply
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.folder import RunFolder, Stage
@@ -173,7 +173,7 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
     tmp_path: Path, judge_over: JudgeOver
 ) -> None:
     """A cached reply would hide that the server has been given other weights."""
-    fake = FakeServer(lambda request: lexical_reply(JUDGE, request))
+    fake = FakeServer(lambda request: judged_reply(JUDGE, request))
     async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
         for start in (1, 2):
             before = len(fake.requests)

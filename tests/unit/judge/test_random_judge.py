@@ -38,13 +38,14 @@ def served(prompt: str, seed: int = 0) -> ServedRequest:
     return ServedRequest(prompt, (), {"seed": seed})
 
 
-def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
-    texts = [random_reply(served("Write <score>", seed)).text for seed in range(200)]
-    assert texts == [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+async def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
+    prompt = "Write <score>\n<<<task ab>>>\nWhy?\n<<<end ab>>>"
+    texts = [(await random_reply(served(prompt, seed))).text for seed in range(200)]
+    assert texts == [(await random_reply(served(prompt, seed))).text for seed in range(200)]
     passed = sum("<score>1</score>" in text for text in texts) / len(texts)
     assert 0.7 < passed < 0.9
 
 
-def test_a_prompt_that_asks_for_no_known_form_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"it mentions none of .*<rubric>"):
-        random_reply(served("How are you?"))
+async def test_a_prompt_that_asks_for_no_known_form_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"asks for this form of reply"):
+        await random_reply(served("How are you?"))

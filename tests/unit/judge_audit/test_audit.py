@@ -59,7 +59,7 @@ from scope_selfplay.judge.protocol import (
     grade_answer,
 )
 from scope_selfplay.judge.rules import LexicalJudge, with_noise
-from scope_selfplay.judge.served import lexical_reply
+from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.play.audit import audit_judge
 from scope_selfplay.prompts.folder import load_pack
@@ -265,9 +265,9 @@ async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_on
 
     def says_yes(request: ServedRequest) -> ServedReply | Awaitable[ServedReply]:
         is_score = "<score>0</score>" in request.prompt
-        return ServedReply("<score>1</score>") if is_score else lexical_reply(honest, request)
+        return ServedReply("<score>1</score>") if is_score else judged_reply(honest, request)
 
-    fakes = [FakeServer(lambda request: lexical_reply(honest, request)), FakeServer(says_yes)]
+    fakes = [FakeServer(lambda request: judged_reply(honest, request)), FakeServer(says_yes)]
     async with fakes[0].serving() as one, fakes[1].serving() as other:
         own = config_of("judge.kind=model", f"judge.endpoint.base_url={one}")
         folder = await asyncio.to_thread(write_judged_run, tmp_path / "run", own, honest, tasks=20)
