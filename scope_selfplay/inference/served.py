@@ -6,7 +6,7 @@ as ids, for vLLM looks for text in what it has stripped of special tokens.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -127,6 +127,26 @@ class ServedModel(SamplingEngine):
             raise RunMismatchError(
                 f"{response.url} now serves weights {found}, the handshake was with {expected}"
             )
+
+
+async def ask_servers(
+    clients: Iterable[Client], model: str | None, *, what: str, with_weights: bool = True
+) -> list[Served]:
+    """What every server of one model says, asked one after the other; `what` is the setting of their URLs.
+
+    Raises as `ask_what_is_served`, and ConfigError where they do not serve the same.
+    """
+    found: dict[str, Served] = {}
+    for client in clients:
+        async with client:
+            found[client.url] = await ask_what_is_served(client, model, with_weights=with_weights)
+        (first, one), *_ = found.items()
+        if found[client.url].identity != one.identity:
+            raise ConfigError(
+                f"{what}: {client.url} serves {found[client.url].identity}, {first} {one.identity}; servers of one "
+                "model serve the same"
+            )
+    return list(found.values())
 
 
 async def ask_what_is_served(client: Client, model: str | None, *, with_weights: bool = True) -> Served:

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from scope_selfplay.base.errors import ConfigError, InferenceError, JudgeError, RunMismatchError
+from scope_selfplay.base.errors import InferenceError, JudgeError, RunMismatchError
 from scope_selfplay.base.values import Fault
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
-from scope_selfplay.inference.served import Served, ask_what_is_served
+from scope_selfplay.inference.served import ask_servers
 from scope_selfplay.judge.fences import ask_special_tokens
 from scope_selfplay.net.chat import CANARY, ONCE, ChatClient, ChatFault
 from scope_selfplay.net.guard import secret
@@ -82,35 +82,25 @@ async def ask_endpoints(config: JudgeConfig) -> list[str]:
 
 
 async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
-    """The endpoint with the model that each of its replicas serves, and the shortest context."""
-    found: list[Served] = []
-    for url in endpoint.each_url:
-        found.append(await _ask_model(config, endpoint, url))
-        if found[-1].model != found[0].model:
-            raise ConfigError(
-                f"judge.endpoint.base_url: {url} serves {found[-1].model}, {endpoint.each_url[0]} {found[0].model}; "
-                "servers of one judge serve the same"
-            )
-    lengths = [served.max_length for served in found if served.max_length is not None]
-    context = endpoint.context or min(lengths, default=None)
-    return endpoint.model_copy(update={"model": found[0].model, "context": context})
-
-
-async def _ask_model(config: JudgeConfig, endpoint: EndpointConfig, url: str) -> Served:
-    expected = endpoint.weights
-    async with _client(config, endpoint, url) as client:
-        try:
-            served = await ask_what_is_served(client, endpoint.model, with_weights=expected is not None)
-        except InferenceError as fault:
-            raise JudgeError(f"the judge's endpoint does not answer: {fault}") from None
+    """The endpoint with the model that all of its servers serve, and the shortest context."""
+    expected, clients = endpoint.weights, [_client(config, endpoint, url) for url in endpoint.each_url]
+    try:
+        found = await ask_servers(
+            clients, endpoint.model, what="judge.endpoint.base_url", with_weights=expected is not None
+        )
+    except InferenceError as fault:
+        raise JudgeError(f"the judge's endpoint does not answer: {fault}") from None
+    served = found[0]
     named = served.weights or (expected if expected and served.model.endswith(expected) else None)
     if expected is not None and named != expected:
-        found = f"weights {named}" if named else f"{served.model} and names no weights"
+        told = f"weights {named}" if named else f"{served.model} and names no weights"
         raise RunMismatchError(
-            f"{url} serves {found}, judge.endpoint.weights expects {expected}; serve that model, or "
+            f"{endpoint.each_url[0]} serves {told}, judge.endpoint.weights expects {expected}; serve that model, or "
             f"name it NAME-{expected} (vLLM: --served-model-name)"
         )
-    return served
+    lengths = [each.max_length for each in found if each.max_length is not None]
+    context = endpoint.context or min(lengths, default=None)
+    return endpoint.model_copy(update={"model": served.model, "context": context})
 
 
 def _client(config: JudgeConfig, endpoint: EndpointConfig, url: str) -> ChatClient:

@@ -55,13 +55,7 @@ class Style(StrEnum):
 
     @property
     def view(self) -> View:
-        match self:
-            case Style.CORE_SCORES:
-                return View.CORE
-            case Style.ANSWERS:
-                return View.ANSWER
-            case Style.SCORES | Style.PREFERENCE:
-                return View.TRACE
+        return {Style.CORE_SCORES: View.CORE, Style.ANSWERS: View.ANSWER}.get(self, View.TRACE)
 
     @property
     def is_scored(self) -> bool:
@@ -372,19 +366,15 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
 
 async def _verified(task: Task, check: Check, answer: str) -> Verdict:
     """A rule's verdict on an answer, given the reference; no judge is asked."""
-    match check:
-        case Check.TEXT:
-            found = last_box(answer) or answer
-            is_right = exact_match(found, [task.reference or ""]) == 1.0
-            reasoning = f"text {found!r}, reference {task.reference!r}"
-            return Verdict(value=is_right, reasoning=reasoning, attempts=0)
-        case Check.BOXED:
-            # In a thread: a hostile answer may keep the verifier busy for seconds.
-            reward = await asyncio.to_thread(boxed_reward, answer, task.reference or "")
+    reference = task.reference or ""
+    if check is Check.TEXT:
+        found = last_box(answer) or answer
+        reasoning = f"text {found!r}, reference {task.reference!r}"
+        return Verdict(value=exact_match(found, [reference]) == 1.0, reasoning=reasoning, attempts=0)
+    # In a thread: a hostile answer may keep the verifier busy for seconds.
+    reward = await asyncio.to_thread(boxed_reward, answer, reference)
     if reward is None:
-        return Verdict(
-            value=None, fault=Fault.UNREADABLE, reasoning=f"cannot verify {task.reference!r}", attempts=0
-        )
-    return Verdict(
-        value=reward == 1.0, reasoning=f"boxed {last_box(answer)!r}, reference {task.reference!r}", attempts=0
-    )
+        reasoning = f"cannot verify {task.reference!r}"
+        return Verdict(value=None, fault=Fault.UNREADABLE, reasoning=reasoning, attempts=0)
+    reasoning = f"boxed {last_box(answer)!r}, reference {task.reference!r}"
+    return Verdict(value=reward == 1.0, reasoning=reasoning, attempts=0)

@@ -114,18 +114,14 @@ def audit_judge(
 
     Goes on where an earlier audit was stopped, and pays for no answer twice. Raises JudgeError, ConfigError.
     """
-    folder = RunFolder(path)
-    if not folder.config.is_file():
-        raise RecordError(
-            f"{path}: not a run folder (it has no {folder.config.name}); give one that `scope run` made"
-        )
-    run = Run(load_config(folder.config, overrides), folder, load_pack(folder.prompts), progress)
-    if run.config.judge.kind == "verifier":
-        raise ConfigError(
-            "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
-        )
-    judges = _Judges(run, pack, other)
     with RunReader(path) as reader:
+        folder = reader.folder
+        run = Run(load_config(folder.config, overrides), folder, load_pack(folder.prompts), progress)
+        if run.config.judge.kind == "verifier":
+            raise ConfigError(
+                "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
+            )
+        judges = _Judges(run, pack, other)
         pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}
     planned = _planned(pools, judges.ways, sample)
     if not planned:

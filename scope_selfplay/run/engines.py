@@ -4,6 +4,7 @@ The one place where a run's settings become engines, for stages that only sample
 """
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from scope_selfplay.inference.checkpoints import sampling_device
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.inference.processes import SamplingProcesses
-from scope_selfplay.inference.served import Served, ServedModel, ask_what_is_served
+from scope_selfplay.inference.served import Served, ServedModel, ask_servers
 from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.net.guard import secret
 from scope_selfplay.net.loops import at_once
@@ -116,7 +117,8 @@ def engine_at(
         remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
         if remark is not None:
             say(remark)
-    served = found[0]
+    # Prompts are cut for the shortest context of all servers.
+    served = min(found, key=lambda each: each.max_length or sys.maxsize)
     retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
     return ServedModel(
         lambda: _client(f"{name}.base_url", partner, retry_policy, say=say),
@@ -157,19 +159,10 @@ def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
     """What each server of a frozen policy says that it serves. Raises ConfigError, also where they differ, and
     InferenceError.
     """
-    found: list[Served] = []
-    for url in partner.each_url:
-        client = _client(f"{name}.base_url", partner.model_copy(update={"base_url": url}), _HANDSHAKE)
-        found.append(at_once(_served_at(client, partner.model)))
-        first, this = (
-            f"{each.identity} with a context of {each.max_length}" for each in (found[0], found[-1])
-        )
-        if this != first:
-            raise ConfigError(
-                f"{name}.base_url: {url} serves {this}, {partner.each_url[0]} {first}; servers of one policy "
-                "serve the same"
-            )
-    return found
+    what = f"{name}.base_url"
+    each = (partner.model_copy(update={"base_url": url}) for url in partner.each_url)
+    clients = [_client(what, one, _HANDSHAKE) for one in each]
+    return at_once(ask_servers(clients, partner.model, what=what))
 
 
 def _client(what: str, served: ServedConfig, retry_policy: RetryPolicy, **more: Any) -> Client:
@@ -178,11 +171,6 @@ def _client(what: str, served: ServedConfig, retry_policy: RetryPolicy, **more: 
     token = secret(served.api_key_env, what.replace("base_url", "api_key_env"))
     options = {"allowed_hosts": hosts, "retry_policy": retry_policy, "token": token, **more}
     return Client(*served.each_url, what=what, **options)
-
-
-async def _served_at(client: Client, model: str | None) -> Served:
-    async with client:
-        return await ask_what_is_served(client, model)
 
 
 def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
@@ -195,7 +183,8 @@ def weight_server(
     """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
     server = ServedConfig(base_url=f"{vllm_base(model)}/v1")
     connect = partial(_client, "model.vllm_url", server, SERVER_RETRIES)
-    return ServedModel(connect, at_once(_served_at(connect(), None)), codec, **options, on_outage=on_outage)
+    (served,) = at_once(ask_servers([connect()], None, what="model.vllm_url"))
+    return ServedModel(connect, served, codec, **options, on_outage=on_outage)
 
 
 def vllm_base(model: ModelConfig) -> str:

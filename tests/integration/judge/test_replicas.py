@@ -166,5 +166,5 @@ async def test_replicas_serve_the_same_model_and_each_is_asked_for_a_token_at_th
     async with fakes[0].serving() as first, other.serving() as second:
         config = config_of([first, second])
         unnamed = EndpointConfig(base_url=(first, second))
-        with pytest.raises(ConfigError, match=r"serves other, .* fake; servers of one judge serve the same"):
+        with pytest.raises(ConfigError, match=r"serves other, .* fake; servers of one model serve the same"):
             await with_models(config.model_copy(update={"endpoint": unnamed}))
