@@ -1,8 +1,12 @@
-"""How hard property tests try: quickly by default, `HYPOTHESIS_PROFILE=thorough` before a release."""
+"""Judges over the shipped fake; how hard property tests try, with `HYPOTHESIS_PROFILE=thorough` before a release."""
 
 import os
 
 from hypothesis import settings
+
+from tests.judges import judge_over, pack
+
+__all__ = ["judge_over", "pack"]
 
 # No deadline: a busy machine must not fail a test that is right.
 settings.register_profile("quick", max_examples=40, deadline=None)

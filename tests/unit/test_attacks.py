@@ -72,9 +72,7 @@ from scope_selfplay.run.commands import documents
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.testing.attacks import as_read, blanks, control_tag_in, quotations, variants
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from tests.judges import CRITERION, REPOSITORY, TASK, JudgeOver, always, judge_over, pack, rollout
-
-__all__ = ["judge_over", "pack"]
+from tests.judges import CRITERION, REPOSITORY, TASK, JudgeOver, always, rollout
 from tests.reference_files import read_reference
 from tests.unit.prompts.packs import SAMPLES
 from tests.word_codec import WordCodec

@@ -1,16 +1,8 @@
-"""Marks of every test here, tiny policies for the whole session, and libraries that keep quiet."""
+"""Marks of every test here."""
 
-import os
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-from tests.integration.loop.policies import write_random_policy, write_speaking_policy
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,13 +12,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(900))
-
-
-@pytest.fixture(scope="session")
-def random_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random_policy(tmp_path_factory.mktemp("random-policy"))
-
-
-@pytest.fixture(scope="session")
-def speaking_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_speaking_policy(tmp_path_factory.mktemp("speaking-policy"))

@@ -13,10 +13,9 @@ from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from tests.judges import JudgeOver, judge_over, pack
+from tests.judges import JudgeOver
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, finished_group, rewards_of_step, rollout
 
-__all__ = ["judge_over", "pack"]
 CONTEXT = 24_000
 HONEST = "It was built against the floods of {}, says the county's report."
 

@@ -19,10 +19,7 @@ from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.pack import Pack
-from tests.judges import pack
 from tests.unit.reward_designs.scripted import JUDGED, StepRewards, finished_group, rewards_of_step, rollout
-
-__all__ = ["pack"]
 
 DOCUMENTS = make_documents(random.Random(7), 20, source="world")
 

@@ -12,10 +12,8 @@ from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.judge.protocol import SelectQuestion
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FakeServer
-from tests.judges import TASK, JudgeOver, judge_over, pack
+from tests.judges import TASK, JudgeOver
 from tests.unit.reward_designs.scripted import RUBRIC, ScriptedJudge, finished_group, reward, rollouts
-
-__all__ = ["judge_over", "pack"]
 
 REWARD: dict[str, Any] = {"design": "tournament_grpo_2_1_1", "repeats": 8, "rubrics": "none"}
 ANSWERS = [f"{number} is the answer" for number in range(1, 9)]

@@ -1,0 +1,25 @@
+"""Tiny policies for the whole session, and libraries that keep quiet."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@pytest.fixture(scope="session")
+def random_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.integration.loop.policies import write_random_policy
+
+    return write_random_policy(tmp_path_factory.mktemp("random-policy"))
+
+
+@pytest.fixture(scope="session")
+def speaking_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.integration.loop.policies import write_speaking_policy
+
+    return write_speaking_policy(tmp_path_factory.mktemp("speaking-policy"))
