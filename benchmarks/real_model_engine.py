@@ -99,8 +99,7 @@ def _measure(asked: argparse.Namespace) -> None:
 
 def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
     from scope_selfplay.inference.draws import Draw, draw_tokens
-    from scope_selfplay.inference.packed import packed_copy
-    from scope_selfplay.inference.slots import SlotCache
+    from scope_selfplay.inference.slots import SlotCache, packed_copy
 
     sampled = packed_copy(model) if packed else model
     cache = SlotCache(sampled, slots=count, max_length=context + 2 * _STEPS)

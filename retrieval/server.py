@@ -21,9 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrieval.batching import Overloaded
 from retrieval.passages import LONGEST_ID, join_contents
-from retrieval.service import SearchService
+from retrieval.service import Overloaded, SearchService
 from retrieval.wire import MAX_REQUEST, WireError, parse_request
 from scope_selfplay.base.errors import ScopeError
 from scope_selfplay.net.serve import (

@@ -121,8 +121,7 @@ class InProcessModel(SamplingEngine):
         self._take_over()
 
     def _take_over(self) -> None:
-        from scope_selfplay.inference.packed import can_pack, packed_copy
-        from scope_selfplay.inference.slots import SlotCache, frozen_copy
+        from scope_selfplay.inference.slots import SlotCache, can_pack, frozen_copy, packed_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
         self.model = self.cache = None

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from scope_selfplay.inference.checkpoints import load_model, load_with_adapter
-from scope_selfplay.inference.packed import can_pack
+from scope_selfplay.inference.slots import can_pack
 from scope_selfplay.training.passes import Batch
 from scope_selfplay.training.ranks import Ranks
 

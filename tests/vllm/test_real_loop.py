@@ -38,7 +38,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.packed import can_pack
+from scope_selfplay.inference.slots import can_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.compare import compare

@@ -13,8 +13,7 @@ from scope_selfplay.inference import packed as packed_weights
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.packed import can_pack, packed_copy
-from scope_selfplay.inference.slots import SlotCache, frozen_copy
+from scope_selfplay.inference.slots import SlotCache, can_pack, frozen_copy, packed_copy
 
 NEVER = Stops(frozenset(), ())
 

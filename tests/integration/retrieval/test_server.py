@@ -15,12 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from retrieval.batching import SearchEngine
 from retrieval.build import build_bm25
 from retrieval.client import HttpSearcher
 from retrieval.passages import Passages
 from retrieval.server import serve
-from retrieval.service import SearchService, ServiceSettings
+from retrieval.service import SearchEngine, SearchService, ServiceSettings
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import OutsideError
 from scope_selfplay.base.values import Document

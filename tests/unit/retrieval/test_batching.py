@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from retrieval.batching import Batcher
+from retrieval.service import Batcher
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import SearchError
 

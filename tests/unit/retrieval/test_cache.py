@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.batching import ANSWER_BYTES, AnswerCache
+from retrieval.service import ANSWER_BYTES, AnswerCache
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import SearchError
 
