@@ -40,7 +40,7 @@ DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
 PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 """What a preference may be as one token; T is a tie."""
-_OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
+_OPENER = "the answer holds nothing but an opener"
 
 
 class Style(StrEnum):
@@ -131,6 +131,10 @@ class Question(Generic[T]):
         """The soft verdict, where the odds of all choices are known."""
         return None
 
+    def said(self, value: T, reasoning: str = "", *, attempts: int = 1) -> Reply[T]:
+        """What a judge replies that is no model."""
+        return Reply(value, Verdict(value=self.holds(value), reasoning=reasoning, attempts=attempts))
+
     def settled(self) -> Reply[T] | None:
         """The reply where no model needs to be asked."""
         return None
@@ -188,7 +192,7 @@ class GradeQuestion(YesOrNo):
         return PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        return Reply(False, _OPENER) if is_opener(self.answer) else None
+        return self.said(False, _OPENER, attempts=0) if is_opener(self.answer) else None
 
 
 @dataclass(frozen=True)
@@ -232,15 +236,12 @@ class PairQuestion(Question[Outcome]):
         one, other = (shown(rollout, self.style.view).identity for rollout in (self.first, self.second))
         most = 10.0 if self.style.is_scored else 1.0
         if one == other:
-            return Reply(
-                Outcome(most / 2, most / 2),
-                Verdict(value=True, reasoning="both are the same", attempts=0),
-            )
+            return self.said(Outcome(most / 2, most / 2), "both are the same", attempts=0)
         empty = [is_opener(rollout.answer or "") for rollout in (self.first, self.second)]
         if empty[0] == empty[1]:
             return None
-        verdict = Verdict(value=empty[1], reasoning="the other one holds no answer", attempts=0)
-        return Reply(Outcome(most, 0.0) if empty[1] else Outcome(0.0, most), verdict)
+        won = Outcome(most, 0.0) if empty[1] else Outcome(0.0, most)
+        return self.said(won, "the other one holds no answer", attempts=0)
 
     def record(self, reply: Reply[Outcome]) -> Comparison:
         return Comparison(
@@ -285,9 +286,7 @@ class ScoreQuestion(Question[float]):
         return PromptRole(f"score_{self.scale.value}")
 
     def settled(self) -> Reply[float] | None:
-        if not is_opener(self.rollout.answer or ""):
-            return None
-        return Reply(0.0, _OPENER.model_copy(update={"value": True}))
+        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer or "") else None
 
     def record(self, reply: Reply[float]) -> Score:
         return Score(
@@ -349,7 +348,7 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
         return Grade(rollout_id=rollout.id, verdicts=(), score=None)
     answer = rollout.answer
     if answer is None or is_opener(answer):
-        reason = "no answer" if answer is None else "the answer holds nothing but an opener"
+        reason = "no answer" if answer is None else _OPENER
         verdicts = [Verdict(value=False, reasoning=reason, attempts=0) for _ in rubric.criteria]
     else:
 

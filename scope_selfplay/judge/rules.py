@@ -196,23 +196,19 @@ class VerifierJudge:
             case PairQuestion(first=first, second=second):
                 rewards = await _rewards(question.task, first, second)
                 if rewards is not None:
-                    return _said(Outcome(*rewards), ":".join(f"{each:.0f}" for each in rewards), question)
+                    return question.said(Outcome(*rewards), ":".join(f"{each:.0f}" for each in rewards))
             case SelectQuestion(candidates=candidates, winners=winners):
                 # The right ones, where they are exactly as many as wanted.
                 rewards = await _rewards(question.task, *candidates)
                 right = [number for number, reward in enumerate(rewards or ()) if reward == 1.0]
                 if rewards is not None and len(right) == winners:
-                    return _said(right, " ".join(f"{each:.0f}" for each in rewards), question)
+                    return question.said(right, " ".join(f"{each:.0f}" for each in rewards))
             case ScoreQuestion(rollout=rollout, scale=scale):
                 rewards = await _rewards(question.task, rollout)
                 if rewards is not None:
                     value = rewards[0] if scale.of_halves else 10.0 * rewards[0]
-                    return _said(value, "right" if value else "wrong", question)
+                    return question.said(value, "right" if value else "wrong")
         return Reply(None, _REFUSED)
-
-
-def _said(value: Any, reasoning: str, question: Question[Any]) -> Reply[Any]:
-    return Reply(value, Verdict(value=question.holds(value), reasoning=reasoning))
 
 
 async def _rewards(task: Task, *rollouts: Rollout) -> list[float] | None:
@@ -268,35 +264,33 @@ class LexicalJudge:
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         """Raises ValueError for a comparison on a task that is not about this world."""
         match question:
-            case GateQuestion(task, gate=gate, document=document):
-                verdict = self._gate(gate, task, document)
-                return Reply(verdict.value, verdict)
+            case GateQuestion():
+                return self._gate(question)
             case RubricQuestion(task, documents=documents):
                 rubric = self._rubric(task, documents, least=0 if documents else QUERY_CRITERIA)
                 if rubric is None or len(rubric.criteria) < MIN_CRITERIA:
                     return Reply(None, _FOREIGN)
-                return Reply(rubric, Verdict(value=True))
+                return question.said(rubric)
             case GradeQuestion(criterion=criterion, answer=answer):
                 met = is_stated(criterion.text, answer)
-                return Reply(met, Verdict(value=met, reasoning=_STATED[met]))
+                return question.said(met, _STATED[met])
             case PairQuestion():
                 outcome = self._outcome(question)
-                verdict = Verdict(value=question.holds(outcome), reasoning="{:.2f}:{:.2f}".format(*outcome))
-                return Reply(outcome, verdict)
+                return question.said(outcome, "{:.2f}:{:.2f}".format(*outcome))
             case SelectQuestion():
                 return self._selected(question)
             case ScoreQuestion():
                 return self._scored(question)
         raise TypeError(f"a {type(question).__name__} is no question of this world")
 
-    def _gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        found = self._resolve(task.text)
+    def _gate(self, question: GateQuestion) -> Reply[bool]:
+        found = self._resolve(question.task.text)
         if isinstance(found, str):
-            return Verdict(value=False, reasoning=found)
-        if gate is Gate.SOURCE:
-            return _source_verdict(found, document)
+            return question.said(False, found)
+        if question.gate is Gate.SOURCE:
+            return _from_source(question, found)
         names = " -> ".join(entity.name for entity in found.path)
-        return Verdict(value=True, reasoning=f"Every entity can be found: {names}.")
+        return question.said(True, f"Every entity can be found: {names}.")
 
     def _rubric(self, task: Task, documents: Sequence[Document] = (), *, least: int = 0) -> Rubric | None:
         found = self._resolve(task.text)
@@ -334,20 +328,19 @@ class LexicalJudge:
         order = list(range(len(candidates)))
         random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
         order.sort(key=lambda row: (-worths[row].share, worths[row].unasked))
-        verdict = Verdict(value=True, reasoning=" ".join(f"{worth.share:.2f}" for worth in worths))
-        return Reply(order[: question.winners], verdict)
+        return question.said(order[: question.winners], " ".join(f"{worth.share:.2f}" for worth in worths))
 
     def _scored(self, question: ScoreQuestion) -> Reply[float]:
         rubric, answer = question.rubric, question.rollout.answer
         if isinstance(rubric, Criterion):
             stated = is_stated(rubric.text, answer or "")
-            return Reply(10.0 * stated, Verdict(value=True, reasoning=_STATED[stated]))
+            return question.said(10.0 * stated, _STATED[stated])
         rubric = rubric or self._rubric(question.task)
         if rubric is None:
             return Reply(None, _FOREIGN)
         share = _share_stated(rubric, answer)
         value = round(2 * share) / 2 if question.scale.of_halves else round(10 * share)
-        return Reply(value, Verdict(value=True, reasoning=f"states {share:.0%} of the rubric"))
+        return question.said(value, f"states {share:.0%} of the rubric")
 
     def _resolve(self, text: str) -> _Resolved | str:
         """Follow the task's chain through the world; a text says what is wrong with it."""
@@ -449,19 +442,16 @@ def _outcome(first: _Worth, second: _Worth) -> Outcome:
     return Outcome(best - lost[0], best - lost[1])
 
 
-def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
-    source = read_article(document.text) if document else None
+def _from_source(question: GateQuestion, found: _Resolved) -> Reply[bool]:
+    source = read_article(question.document.text) if question.document else None
     if source is None:
-        return Verdict(value=False, reasoning="The source is no article of this world.")
+        return question.said(False, "The source is no article of this world.")
     near = {source.name, *source.links.values()}
     if not found.known:
-        return Verdict(value=False, reasoning=f"Nothing that it asks about {found.path[-1].name} is known.")
+        return question.said(False, f"Nothing that it asks about {found.path[-1].name} is known.")
     if found.asked < MIN_CRITERIA:
-        return Verdict(
-            value=False, reasoning=f"It asks for too little: {found.asked} of {MIN_CRITERIA} things."
-        )
+        return question.said(False, f"It asks for too little: {found.asked} of {MIN_CRITERIA} things.")
     touched = [entity.name for entity in found.path if entity.name in near]
-    reasoning = f"Nothing in the task is about {source.name} or what it links to."
     if touched:
-        reasoning = f"The task is about {touched[0]}, which the source is about or links to."
-    return Verdict(value=bool(touched), reasoning=reasoning)
+        return question.said(True, f"The task is about {touched[0]}, which the source is about or links to.")
+    return question.said(False, f"Nothing in the task is about {source.name} or what it links to.")

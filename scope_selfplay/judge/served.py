@@ -151,7 +151,7 @@ class RandomJudge:
         self._rng = rng
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
-        return Reply(self._drawn(question), Verdict(value=True, reasoning="A die was thrown."))
+        return question.said(self._drawn(question), "A die was thrown.")
 
     def _drawn(self, question: Question[Any]) -> Any:
         rng = self._rng
