@@ -1,6 +1,6 @@
 """Reads a RunConfig from YAML and `--set`, or raises a ConfigError of one line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,94 +41,75 @@ MOVED: Mapping[str, str] = {
 """Settings under the names that earlier releases gave them: what they are called today."""
 
 _STAGES = ("train_challenger", "make_tasks", "train_solver", "compare", "evaluate")
-_OTHERS = ("judge", "solver", "challenger", "prepare.index_job", "prepare.warm_start")
-_PODS = tuple(f"cluster.{part}" for part in (*_STAGES, *_OTHERS))
-GONE: Mapping[str, tuple[Any, str]] = {
+_SERVERS = ("judge", "solver", "challenger")
+_PODS = tuple(f"cluster.{part}" for part in (*_STAGES, *_SERVERS, "prepare.index_job", "prepare.warm_start"))
+_SERVED = (
+    *("partners.challenger", "partners.solver", "judge.endpoint", "judge.evaluate"),
+    *(f"judge.endpoints.{role}" for role in JudgeRole),
+)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+_KEPT = {"keep_checkpoints": 2, "mask_truncated": False}
+_FIXED: Mapping[str, Any] = {
+    "challenger": {**_KEPT, "difficulty_weight": 1.0},
+    "solver": {**_KEPT, "rubric_weight": 1.0, "search_saturation": 3, "reward": {"gamma": 0.9}},
+    "tasks": {"max_missing": 0.5},
+    "corpus": {"embedded_held_out": 160},
+    "model": {"lora": {"alpha": 32.0}},
+    "partners": {"call": 900.0, "outage": 600.0},
+    "tools": {"mcp": {"concurrency": 8}},
+    "judge": {"patience": {"failures": 8}, "canaries": {"least": 0.7, "enough": 10}},
+    "compare": {"margin": 0.0, "resamples": 2000},
+    "cluster": {"patience": 900, "retries": 3, "expiry": 43_200, "keep": 86_400},
+    **{pod: {"grace": 120, "startup": 1800, "canary": 60} for pod in (*_PODS, "cluster.retriever")},
+}
+_ADVICE: Mapping[str, tuple[Any, str]] = {
     "search.engine.folder": (None, "serve an index folder with `scope serve-retriever` and set search.url"),
     "cluster.gang": (None, "set the label kueue.x-k8s.io/queue-name in cluster.pod"),
-    "cluster.images.server": (
-        "",
-        "vLLM has the image of trainer; another one in cluster.judge.pod and its like",
-    ),
-    "cluster.images.retriever": ("", "it has the image of worker; another one in cluster.retriever.pod"),
+    "cluster.images.server": ("", "vLLM has the image of trainer; set another one in a server's pod"),
+    "cluster.images.retriever": ("", "it has the image of worker; set another one in cluster.retriever.pod"),
     "cluster.pull_secret": (None, "set cluster.pod: {spec: {imagePullSecrets: [{name: ...}]}}"),
-    "cluster.tolerations": (
-        [],
-        "set cluster.pod: {spec: {tolerations: [...]}}, with operator: Exists or a value",
-    ),
+    "cluster.tolerations": ([], "set cluster.pod: {spec: {tolerations: [{key: ..., operator: Exists}]}}"),
     "cluster.volumes": ([], "add volumes called extra-... and main's volumeMounts to cluster.pod"),
     "cluster.user": (10_001, "set cluster.pod: {spec: {securityContext: {runAsUser: ..., fsGroup: ...}}}"),
     "cluster.access_mode": ("ReadWriteMany", "set cluster.claim: {accessModes: [ReadWriteOnce]}"),
-    "cluster.patience": (900, "it is 15 minutes"),
-    "cluster.retries": (3, "it is 3; outages, stops and evictions do not count"),
-    "cluster.expiry": (43_200, "it is 12 hours"),
-    "cluster.keep": (86_400, "it is a day"),
     "judge.patience.call": (600.0, "judge.patience is the time of a completion, too"),
     "judge.patience.silence": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
     "judge.patience.canary": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
-    "judge.patience.failures": (8, "it is 8"),
     "judge.patience.stage": (None, "leave it out: a stage takes as long as it takes"),
-    "judge.canaries.least": (0.7, "it is 0.7; judge.canaries.rate: 0 asks none"),
-    "judge.canaries.enough": (10, "it is 10; judge.canaries.rate: 0 asks none"),
+    "judge.allowed_hosts": (None, "the hosts of the endpoints are allowed, and no others"),
+    "judge.prompts": ("wikipedia", "extend another pack: one without judge prompts takes wikipedia's"),
     "solver.length_factor": (True, "set solver.length_floor: 1"),
-    "solver.reward.gamma": (0.9, "a win is worth 0.9, as in the paper"),
     "solver.reward.anchor_score": (None, "an anchor has margin 0, or with score: own its mean"),
     "solver.reward.rounds": (None, "Swiss rounds are log2 of the number of answers, rounded up"),
     "tools.mcp.name": ("", "messages name the program or host"),
-    "tools.mcp.concurrency": (8, "it is 8 calls of each worker"),
     "tools.mcp.per_second": (None, "limit the rate at the server"),
-    "model.lora.alpha": (32.0, "it is 32: a rank of another size scales it"),
     "model.lora.target_modules": (list(LINEAR_LAYERS), "every linear layer gets an adapter"),
     "model.device": ("auto", "hide the GPU with CUDA_VISIBLE_DEVICES="),
-    "partners.call": (900.0, "it is 900 seconds"),
-    **{
-        f"{role}.{name}": (unset, advice)
-        for role in ("challenger", "solver")
-        for name, unset, advice in (
-            ("clip_low", None, "solver.loss says how ratios are clipped, as its paper does"),
-            ("clip_high", None, "solver.loss says how ratios are clipped; dapo clips higher"),
-            ("keep_checkpoints", 2, "it is 2; raise save_every where disk is short"),
-            ("mask_truncated", False, "a truncated rollout is learnt from by its reward"),
-        )
-    },
-    "partners.outage": (600.0, "it is 600 seconds"),
-    **{
-        f"{server}.{name}": (unset, advice)
-        for server in (
-            *("partners.challenger", "partners.solver", "judge.endpoint", "judge.evaluate"),
-            *(f"judge.endpoints.{role}" for role in JudgeRole),
-        )
-        for name, unset, advice in (
-            ("replicas", [], "list all servers in base_url"),
-            ("priority", False, "later turns are sent first to every server"),
-            ("revision", "", "judge.endpoint.weights tells weights apart"),
-        )
-    },
     "corpus.reader": (None, "set corpus_reader in a prompt pack that extends yours (prompts/README.md)"),
     "corpus.embedded_articles": (640, "set corpus.sample"),
-    "corpus.embedded_held_out": (160, "it is 160"),
-    "compare.margin": (0.0, "better and worse are held against 0; promotion not_worse has compare.tolerance"),
     "compare.patience": (None, "set compare.stop to the number"),
-    "compare.resamples": (2000, "it is 2,000"),
-    "judge.allowed_hosts": (None, "the hosts of the endpoints are allowed, and no others"),
-    "judge.prompts": (
-        "wikipedia",
-        "a pack that lacks judge prompts takes those of wikipedia: extend another pack",
-    ),
-    "challenger.difficulty_weight": (1.0, "it is 1: give format_weight over it"),
-    "solver.rubric_weight": (1.0, "it is 1: give format_weight and search_weight over it"),
-    "solver.search_saturation": (3, "it is 3 (Table 9)"),
-    "tasks.max_missing": (0.5, "it is 0.5"),
+    **{f"{pod}.deadline": (172_800, "set cluster.deadline") for pod in (*_PODS, "cluster.retriever")},
     **{
-        f"{pod}.{name}": (unset, advice)
-        for pod in (*_PODS, "cluster.retriever")
-        for name, unset, advice in (
-            ("deadline", 172_800, "set cluster.deadline, which holds for every stage"),
-            ("grace", 120, "it is 120 seconds; cluster.POD.pod may change terminationGracePeriodSeconds"),
-            ("startup", 1800, "it is 1,800 seconds; cluster.POD.pod may change the startupProbe"),
-            ("canary", 60, "it is 60 seconds; cluster.POD.pod may change the livenessProbe"),
-        )
+        f"{role}.{name}": (None, "ratios are clipped as in the paper of solver.loss")
+        for role in ("challenger", "solver")
+        for name in ("clip_low", "clip_high")
     },
+    **{f"{server}.replicas": ([], "list all servers in base_url") for server in _SERVED},
+    **{f"{server}.priority": (False, "later turns are sent first to every server") for server in _SERVED},
+    **{f"{server}.revision": ("", "judge.endpoint.weights tells weights apart") for server in _SERVED},
+}
+GONE: Mapping[str, tuple[Any, str]] = {
+    **{name: (value, f"it is {value}") for name, value in _flat(_FIXED)},
+    **_ADVICE,
 }
 """Settings that only earlier releases have: what they held where nobody had set them, which counts for nothing, and
 what to do instead of anything else."""
@@ -373,20 +354,10 @@ def _problem(first: ErrorDetails) -> str:
 
 
 def _nearest_setting(key: str) -> str | None:
-    """Match by parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
-    known, parts = field_names(), key.split(".")
-    by_last = {name.rsplit(".", 1)[-1]: name for name in known}
-    by_parts = _nearest_path(parts, [name.split(".") for name in known])
-    return by_parts or nearest(key, known) or by_last.get(nearest(parts[-1], by_last) or "")
-
-
-def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
-    """The setting or section whose names are close to `parts`, matched part by part from the left."""
-    fitting = list(known)
-    for depth, part in enumerate(parts):
-        choices = {path[depth] for path in fitting if len(path) > depth}
-        close = part if part in choices else nearest(part, sorted(choices))
-        if close is None:
-            return None
-        fitting = [path for path in fitting if len(path) > depth and path[depth] == close]
-    return ".".join(fitting[0][: len(parts)])
+    """The setting or section of a similar key, else one whose last part is similar: `steps` means `solver.steps`."""
+    known = field_names()
+    sections = {name[:place] for name in known for place, letter in enumerate(name) if letter == "."}
+    by_last = {name.rpartition(".")[2]: name for name in known}
+    return nearest(key, [*known, *sorted(sections)]) or by_last.get(
+        nearest(key.rpartition(".")[2], by_last) or ""
+    )

@@ -18,8 +18,6 @@ from scope_selfplay.plan.size import Assumptions, ModelSize, judge_size, model_s
 from scope_selfplay.run.schedule import is_challenger_trained
 from scope_selfplay.store.folder import Stage
 
-_GIB = 2.0**30
-
 
 class StageDisk(NamedTuple):
     """GiB. `working` is the most while the stage runs, `kept` what its folder has at the end."""
@@ -30,9 +28,9 @@ class StageDisk(NamedTuple):
 
 def training_disk(model: ModelConfig, settings: TrainConfig, size: ModelSize, text: float) -> StageDisk:
     """`text` is the GiB of the stage's records. A new checkpoint is whole before the oldest is removed."""
-    export = export_bytes(model, size) / _GIB
+    export = export_bytes(model, size) / GIB
     checkpoint = checkpoint_gib(model, size)
-    export += FULL * size.shape.adapted(model.lora_rank) / _GIB
+    export += FULL * size.shape.adapted(model.lora_rank) / GIB
     return StageDisk(training_peak(settings, checkpoint, export) + text, export + text)
 
 
@@ -45,12 +43,7 @@ def training_peak(settings: TrainConfig, checkpoint: float, export: float) -> fl
 
 def checkpoint_gib(model: ModelConfig, size: ModelSize) -> float:
     """Weights and two moments of Adam in float32: of the model, or of its adapter."""
-    return 3 * FULL * (size.shape.adapted(model.lora_rank) or size.parameters) / _GIB
-
-
-def records_gib(tokens: float, assumptions: Assumptions) -> float:
-    """Of the texts of rollouts."""
-    return tokens * assumptions.text_bytes / _GIB
+    return 3 * FULL * (size.shape.adapted(model.lora_rank) or size.parameters) / GIB
 
 
 class JudgeLoad(NamedTuple):
@@ -286,13 +279,8 @@ def make_plan(
     """
     size = model_size(config.model.path, parameters)
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
-    return ResourcePlan(
-        config,
-        size,
-        tuple(plan(stage) for stage in _before(config, gates, assumptions)),
-        tuple(plan(stage) for stage in _stages(config, gates, assumptions)),
-        assumptions,
-    )
+    once, stages = (tuple(map(plan, counted(config, gates, assumptions))) for counted in (_before, _stages))
+    return ResourcePlan(config, size, once, stages, assumptions)
 
 
 class _Counts(NamedTuple):
@@ -354,7 +342,7 @@ def _stage_plan(
     asked = counts.judge.times(1 + config.judge.canary_rate)
     written = asked.calls * assumptions.judge_tokens
     judge = written / assumptions.decode_rate + asked.read / assumptions.prefill_rate
-    text, train = records_gib(sampled + read + written, assumptions), 0.0
+    text, train = (sampled + read + written) * assumptions.text_bytes / GIB, 0.0
     disk = StageDisk(text, text)
     if counts.trained is not None:
         tokens = counts.prompts * counts.trained.group_size
@@ -370,6 +358,5 @@ def _stage_plan(
         scale * generate,
         judge_scale * judge,
         train / 3600,
-        disk.working,
-        disk.kept,
+        *disk,
     )

@@ -7,6 +7,7 @@ before the update; then there are gradients, gathered units and activations. Wha
 
 from typing import NamedTuple
 
+from retrieval.profiles import GIB
 from scope_selfplay.config.base import ON_ONE_GPU
 from scope_selfplay.config.cluster import OFFLOADED, ClusterConfig, PolicyServerConfig, Sharding, amount
 from scope_selfplay.config.run import ModelConfig, RunConfig
@@ -65,7 +66,6 @@ def _rounded(size: int) -> int:
     return 1 << (size - 1).bit_length() if size > 1 else size
 
 
-GIB = 2.0**30
 Parts = dict[str, float]
 
 

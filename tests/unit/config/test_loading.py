@@ -1,8 +1,9 @@
 """Settings: the paper's numbers, the complaints about wrong ones, and what the hash covers."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ import yaml
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.config.judge import JudgeRole
-from scope_selfplay.config.load import field_names, load_config, parse_config
+from scope_selfplay.config.load import GONE, field_names, load_config, parse_config
 from scope_selfplay.config.rewards import PRESETS
 from scope_selfplay.config.run import RunConfig, changed_settings
 from tests.configuration_page import PAGE, field_of, render
@@ -176,6 +177,20 @@ def test_an_older_config_is_read_under_todays_names_or_refused_in_one_line(tmp_p
         ConfigError, match=r"run\.yaml: search\.engine\.folder is no setting any more; serve an index"
     ):
         load_config(file)
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_what_is_no_setting_any_more_is_passed_over_unless_it_was_set(name: str) -> None:
+    def given(value: object) -> dict[str, Any]:
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        return cast(dict[str, Any], value)
+
+    unset, advice = GONE[name]
+    assert parse_config(given(unset)) == RunConfig()
+    with pytest.raises(ConfigError, match=rf"^config: {re.escape(name)} is no setting any more; .+") as said:
+        parse_config(given("another"))
+    assert str(said.value).endswith(advice) and "\n" not in str(said.value)
 
 
 def test_the_challenger_trains_as_the_solver_but_for_what_it_states() -> None:
