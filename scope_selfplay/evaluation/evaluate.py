@@ -7,11 +7,11 @@ that go on, so that neither engine nor judge waits for the other. What an earlie
 import asyncio
 import gc
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scope_selfplay import DEFAULT_CONFIG, __version__
 from scope_selfplay.base.errors import ConfigError
@@ -66,7 +66,8 @@ _EPISODES_A_SLOT = 2
 _PASSING = frozenset({Fault.TIMED_OUT, Fault.UNAVAILABLE})
 
 
-async def complete(
+def complete(
+    title: str,
     missing: Sequence[T],
     make: Callable[[T], Awaitable[None]],
     *,
@@ -87,15 +88,23 @@ async def complete(
             done += 1
             progress.advance(done)
 
-    try:
+    async def run() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(in_flight or len(missing), len(missing))):
                 group.create_task(worker())
+
+    progress.begin(title, total)
+    # A full collection of garbage would look through all that the libraries hold, and stop the loop while it does.
+    gc.freeze()
+    try:
+        asyncio.run(run())
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None
+    finally:
+        gc.unfreeze()
 
 
 @dataclass
@@ -193,12 +202,13 @@ class Evaluation:
             if given is None or item.id in given
             for sample in range(1 if given is not None else asked.decoding.samples)
         }
-        place.progress.begin(f"{contestant.name} answers {asked.name}", len(wanted))
-        run_to_end(self._make(answer, wanted))
-        place.progress.end(f"{len(wanted):,} answers")
+        self._make(f"{contestant.name} answers {asked.name}", answer, wanted)
 
-    async def _make(
-        self, sample: Callable[[Item, Key], Awaitable[Rollout]], wanted: Mapping[Place, tuple[Item, Key]]
+    def _make(
+        self,
+        title: str,
+        sample: Callable[[Item, Key], Awaitable[Rollout]],
+        wanted: Mapping[Place, tuple[Item, Key]],
     ) -> None:
         """The key of an answer says who gives it: equal weights give equal ones."""
         settled = {
@@ -242,30 +252,26 @@ class Evaluation:
                 made = await score_answer(scorer, item, answer, judge=judge, key=(*key, scorer.name))
                 await asyncio.to_thread(scores.append, made)
 
-            await complete(missing, make, progress=self.place.progress, total=len(wanted))
+            complete(title, missing, make, progress=self.place.progress, total=len(wanted))
+        self.place.progress.end(f"{len(wanted):,} answers")
 
     def _compare(self) -> None:
-        """Judge the first sample of everyone's answer to every item beside those of the others."""
+        """Judge the first sample of all answers to every item beside those of the others, unless that is settled."""
         names = [contestant.name for contestant in self.contestants]
         answers: dict[str, dict[str, Rollout]] = {name: {} for name in names}
         for answer in stream_records(self.folder.answers, Answer):
             if answer.checkpoint in answers and answer.sample == 0:
                 answers[answer.checkpoint][answer.item_id] = answer.rollout
         found = pairs(self.asked.items, answers, by_criterion=self.by_criterion)
-        asked, progress = [(judge, pair) for judge in self.judges for pair in found], self.place.progress
-        progress.begin(f"{len(names)} checkpoints beside each other", len(asked))
-        run_to_end(self._judge(asked))
-        progress.end(f"{len(asked):,} comparisons")
-
-    async def _judge(self, asked: Sequence[tuple[Judge, Pairing]]) -> None:
-        """Ask every judge for every pairing that no earlier try has settled."""
-        items = {item.id: item for item in self.asked.items}
+        asked = [(judge, pair) for judge in self.judges for pair in found]
+        items, progress = {item.id: item for item in self.asked.items}, self.place.progress
         known = {
             each.place
             for each in stream_records(self.folder.comparisons, PairVerdict)
             if is_settled([each.verdict])
         }
         missing = [(judge, pair) for judge, pair in asked if (*pair.place, judge.identity) not in known]
+        title, total = f"{len(names)} checkpoints beside each other", len(asked)
         with Appender(self.folder.comparisons) as comparisons:
 
             async def ask(each: tuple[Judge, Pairing]) -> None:
@@ -273,18 +279,8 @@ class Evaluation:
                 made = await judge_pair(judge, items[pairing.item_id], pairing)
                 await asyncio.to_thread(comparisons.append, made)
 
-            progress = self.place.progress
-            await complete(missing, ask, progress=progress, total=len(asked), in_flight=self.in_flight)
-
-
-def run_to_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end without looking for garbage in what was there before."""
-    # A full collection would look through everything that the libraries hold, and stop the loop while it does.
-    gc.freeze()
-    try:
-        asyncio.run(work)
-    finally:
-        gc.unfreeze()
+            complete(title, missing, ask, progress=progress, total=total, in_flight=self.in_flight)
+        progress.end(f"{total:,} comparisons")
 
 
 def is_settled(verdicts: Sequence[Verdict]) -> bool:

@@ -4,7 +4,6 @@ What is sampled follows from the run's seed alone: every iteration gives equally
 and an audit that goes on, or one of more calls, asks again what another one asked. Answers are kept as they come.
 """
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -132,7 +131,7 @@ def audit_judge(
         folder.audit.mkdir(parents=True, exist_ok=True)
     lock = folder.audit / ".lock"
     with folder_lock(folder.audit, lock, work="auditing", say=progress.say, timeout=_LOCK_TIMEOUT):
-        asyncio.run(_ask_all(folder, planned, judges, progress))
+        _ask_all(folder, planned, judges, progress)
         # One answer of each judge to each question, in an order that no timing changes.
         found = {(each.id, each.way, each.by): each for each in read_asked(folder)}
         report = report_of([found[key] for key in sorted(found)], judges.own.identity)
@@ -343,7 +342,7 @@ def _rewording(run: Run, name: str | None) -> tuple[Pack, frozenset[PromptRole]]
     )
 
 
-async def _ask_all(
+def _ask_all(
     folder: RunFolder, planned: Sequence[tuple[Judgement, AuditWay]], judges: _Judges, progress: Progress
 ) -> None:
     # A judge that could not be read has answered; one that was down is asked once more.
@@ -354,13 +353,13 @@ async def _ask_all(
     }
     asked = [(judgement, way, judges.of(judgement.kept.stage, way)) for judgement, way in planned]
     missing = [each for each in asked if (each[0].kept.id, each[1], each[2].identity) not in settled]
-    progress.begin("ask judgements again", len(planned))
+    title = "ask judgements again"
     with Appender(folder.audit / "asked.jsonl") as file:
 
         async def ask(each: tuple[Judgement, AuditWay, Judge]) -> None:
             file.append(await ask_again(*each))
 
-        await complete(missing, ask, progress=progress, total=len(planned), in_flight=_AT_ONCE)
+        complete(title, missing, ask, progress=progress, total=len(planned), in_flight=_AT_ONCE)
     progress.end(f"{len(missing)} asked")
 
 

@@ -1,6 +1,5 @@
 """Stage D: checkpoints answer the held-out tasks and are compared."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,9 +63,7 @@ class _Comparing:
         rollouts = {name: each.rollouts for name, each in contestants.items()}
         pairs = balanced_pairs(policy.name, rollouts, key=key, both_orders=run.config.compare.both_orders)
         if pairs:
-            run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(pairs))
-            asyncio.run(self.judge(pairs))
-            run.progress.end(f"{len(pairs)} pairs of answers")
+            self.judge(f"iteration {iteration}: judge {policy.name} against those before", pairs)
         ratings = rate(
             self.candidates,
             contestants,
@@ -88,7 +85,6 @@ class _Comparing:
         tasks = {each.task.id: (each.task, each.rubric) for each in self.candidates if each.task}
         whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
         answered = {each.subject_id for each in read_records(folder.rollouts, Rollout) if each.id in whole}
-        run.progress.begin(title, len(tasks))
 
         async def answer(name: str) -> None:
             (task, rubric), own = tasks[name], (*key, name)
@@ -100,7 +96,7 @@ class _Comparing:
             check_budget(run, context.judge)
 
         missing = [name for name in tasks if name not in answered]
-        asyncio.run(complete(missing, answer, progress=run.progress, total=len(tasks)))
+        complete(title, missing, answer, progress=run.progress, total=len(tasks))
         made = answers_in(folder)
         write_records(folder.rollouts, [made.rollouts[name] for name in tasks])
         write_records(folder.grades, [made.grades[name] for name in tasks])
@@ -108,7 +104,7 @@ class _Comparing:
         run.progress.end(f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score")
         return made.grades
 
-    async def judge(self, pairs: Sequence[Pairing]) -> None:
+    def judge(self, title: str, pairs: Sequence[Pairing]) -> None:
         """Judge every pairing once, in whatever order; the records are in that of the pairings."""
         by_task = {candidate.task.id: candidate for candidate in self.candidates if candidate.task}
         file = self.folder.comparisons
@@ -125,7 +121,8 @@ class _Comparing:
 
         paid = {ids for ids, comparison in judged().items() if comparison.outcome is not None}
         missing = [pair for pair in pairs if (pair.first.id, pair.second.id) not in paid]
-        await complete(missing, judge, progress=self.run.progress, total=len(pairs))
+        complete(title, missing, judge, progress=self.run.progress, total=len(pairs))
+        self.run.progress.end(f"{len(pairs)} pairs of answers")
         found = judged()
         write_records(file, [found[pair.first.id, pair.second.id] for pair in pairs])
 

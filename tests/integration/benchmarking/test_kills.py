@@ -80,7 +80,7 @@ def evaluate_in_process(out: Path, judge: str, kill_before: int | None) -> None:
 
 @pytest.fixture
 def judge() -> Iterator[tuple[FakeServer, str]]:
-    config = load_config(None, [*SETTINGS[:3]])
+    config = load_config(None, SETTINGS[:-2])
     lexical = LexicalJudge(embedded_documents(config.seed, config.corpus))
     fake = FakeServer(lambda request: judged_reply(lexical, request), model=lexical.identity)
     with in_thread(fake.serving()) as url:

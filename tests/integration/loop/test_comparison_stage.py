@@ -244,7 +244,8 @@ def test_a_judge_that_fails_stops_the_stage_and_only_what_is_missing_is_asked_ag
     found = comparisons_of(again, 1)
     assert len(found) == tasks and all(each.outcome is not None for each in found)
     # The account is of the whole stage, not of the process that ended it.
-    assert written(again, 1, "judge") == {"calls": 2 * tasks, "unreadable": 0, "failed": 0}
+    account = {"calls": 2 * tasks, "unreadable": 0, "failed": 0, "roles": {}}
+    assert written(again, 1, "judge") == account
 
 
 def test_a_resumed_comparison_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
