@@ -38,7 +38,8 @@ def test_records_hold_the_order_shown_and_the_repeat() -> None:
 async def test_every_match_of_every_repeat_is_a_call_of_its_own(judge_over: JudgeOver) -> None:
     """Eight answers, eight repeats: 56 matches, 56 calls, with 56 seeds; places are shown by chance."""
     fake = FakeServer(first_shown)
-    async with judge_over(fake) as judge:
+    # So patient that it asks a busy machine for no sign of life.
+    async with judge_over(fake, patience=100.0) as judge:
         rewarder = open_rewarder(SolverConfig.model_validate({"reward": REWARD}), MeteredJudge(judge), len)
         group = finished_group(TASK, RUBRIC, rollouts(*ANSWERS), ("g",))
         judged = await rewarder.judge_step([group], ("s",))
