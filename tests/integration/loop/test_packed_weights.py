@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.inference import in_process
-from scope_selfplay.inference import packed as packed_weights
+from scope_selfplay.inference import slots as packed_weights
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
