@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +207,11 @@ def try_tool(
 
     A tool's fault ends with exit 0, as it does not end a rollout; a server that is down with 75.
     """
-    settings = load_config(config, overrides)
-    given = _parsed(arguments)
+    from scope_selfplay.net.json import parse_object
+
+    settings, given = load_config(config, overrides), None
+    with suppress(ValueError):
+        given = parse_object(arguments)
     with _opened(settings) as found:
         tool = next((tool for tool in found if tool.name == name), None)
         if tool is None:
@@ -263,15 +266,6 @@ def _opened(settings: RunConfig) -> Iterator[list[Tool]]:
         run.documents = run_documents(settings, pack)
         search = [search_tool(run.searcher, settings.search.topk)] if run.documents else []
         yield [*search, *run.opened_tools.tools]
-
-
-def _parsed(arguments: str) -> dict[str, Any] | None:
-    from scope_selfplay.net.json import parse_object
-
-    try:
-        return parse_object(arguments)
-    except ValueError:
-        return None
 
 
 def _described(tool: Tool) -> dict[str, Any]:
