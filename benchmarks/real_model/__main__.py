@@ -9,6 +9,7 @@ anew and runs nothing.
 """
 
 import argparse
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +18,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.real_model.asked_questions import read_challenger
 from benchmarks.real_model.challenger import make_questions
-from benchmarks.real_model.held_out import held_out_answers, opened
 from benchmarks.real_model.kept import KEPT, write_kept
 from benchmarks.real_model.page import sections, write_page
 from benchmarks.real_model.results import read_seed
 from benchmarks.real_model.seeds import Seed, make_seed
 from benchmarks.scope_command import ROOT
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Role, Rollout, Task
+from scope_selfplay.config.load import load_config
+from scope_selfplay.policy.episodes import Player
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
-from scope_selfplay.store.files import write_atomic
+from scope_selfplay.run.run import Run
+from scope_selfplay.store.files import write_atomic, write_records
 
 PARTS = ("solver", "challenger")
 
@@ -64,14 +70,33 @@ def learn(seeds: Sequence[Seed], samples: int, folder: Path) -> None:
 
 
 def answer(seed: Seed, samples: int) -> None:
+    """What S_0 and S_1 answer to the held-out questions by the run's own episodes, each in a file of its own: greedily,
+    and `samples` times at the run's temperature.
+    """
     candidates = read_given_tasks(str(seed.questions("held_out")))
     tasks = [each.task for each in candidates if each.task is not None]
-    run = opened(seed.run)
+    run = open_run(load_config(seed.run / "run.yaml"), seed.run.parent, Progress())
     try:
         for iteration in (0, 1):
-            held_out_answers(run, iteration, tasks, samples, seed.folder)
+            file = seed.folder / f"answers-{iteration}.jsonl"
+            if not file.exists():
+                made = asyncio.run(_answers(run, iteration, tasks, samples))
+                write_records(file, [each.without_ids() for each in made])
     finally:
         run.close()
+
+
+async def _answers(run: Run, iteration: int, tasks: list[Task], samples: int) -> list[Rollout]:
+    policy = run.solver(iteration)
+    engine = run.engine(policy, Role.SOLVER)
+    formats = [run.policy_format(policy, Role.SOLVER, greedy=greedy) for greedy in (False, True)]
+
+    async def answer(task: Task, number: int) -> Rollout:
+        key = (run.config.seed, "held out", iteration, task.id, number)
+        return await run.context.answer(Player(engine, formats[number == 0]), key, task)
+
+    asked = [(task, number) for number in range(1 + samples) for task in tasks]
+    return list(await asyncio.gather(*(answer(*each) for each in asked)))
 
 
 if __name__ == "__main__":

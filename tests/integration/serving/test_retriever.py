@@ -1,9 +1,6 @@
 """A run whose retriever is a server: the same passages, the same index for good, and patience when it is down."""
 
 import asyncio
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from starlette.routing import Route
 from retrieval.build import build_bm25
 from retrieval.client import bm25_searcher
 from retrieval.corpus import read_documents
-from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError, SearchError
+from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError
 from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.config.run import CorpusConfig
@@ -62,7 +59,7 @@ def test_a_served_index_of_the_corpus_gives_exactly_the_passages_of_the_one_in_p
     here = bm25_searcher(world)
     with in_thread(serve_folder(index)) as url:
         known = asyncio.run(ask_retriever(SearchConfig(url=url), world, 8))
-        assert (known.asked, known.found, known.is_same, known.record.rows) == (8, 8, True, 300)
+        assert (known.asked, known.found, known.is_same) == (8, 8, True) and known.record.rows == len(world)
         assert not asyncio.run(ask_retriever(SearchConfig(url=url), world[:200], 8)).is_same
         served = _open(url, world, tmp_path, [])
         for _ in range(2):  # a second event loop, as the next stage has one
@@ -74,20 +71,6 @@ def test_a_served_index_of_the_corpus_gives_exactly_the_passages_of_the_one_in_p
     assert open_retriever(SearchConfig(), world, RunFolder(tmp_path), print).identity == here.identity
     with pytest.raises(RunMismatchError, match="was made with"):
         open_retriever(SearchConfig(), world[1:], RunFolder(tmp_path), print)
-
-
-@pytest.mark.fault(6)
-def test_another_index_is_refused_at_the_handshake(
-    world: list[Document], index: Path, tmp_path: Path
-) -> None:
-    with in_thread(serve_folder(index)) as url:
-        _open(url, world, tmp_path / "run", [])
-    build_bm25(world[:50], tmp_path / "other")
-    with (
-        in_thread(serve_folder(tmp_path / "other")) as url,
-        pytest.raises(RunMismatchError, match=r"serves bm25-.* \(50 passages\), .* was made with bm25-.*300"),
-    ):
-        _open(url, world, tmp_path / "run", [])
 
 
 @pytest.mark.fault(6)
@@ -110,33 +93,6 @@ def test_what_is_no_retriever_is_refused_at_the_handshake(world: list[Document],
     ):
         _open(url, world, tmp_path, [])
     assert not (tmp_path / "index.json").exists()
-
-
-def test_searches_wait_for_a_retriever_that_comes_back_and_fail_once_it_stays_away(
-    world: list[Document], index: Path, tmp_path: Path
-) -> None:
-    outages: list[OutsideError] = []
-    with in_thread(serve_folder(index)) as url:
-        served = _open(url, world, tmp_path, outages)
-        expected = _ask(served, ["river"])
-    port = int(url.rpartition(":")[2])
-    found: list[list[list[Passage]]] = []
-    waiting = threading.Thread(target=lambda: found.append(_ask(served, ["river"])))
-    waiting.start()
-    time.sleep(0.7)
-    assert not found
-    with in_thread(serve_folder(index, port=port)):
-        waiting.join(20)
-        assert found == [expected] and not outages
-    with pytest.raises(SearchError, match="run the same command again"):
-        _ask(served, ["river"])
-    assert len(outages) == 1
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        listener.setblocking(False)
-        with pytest.raises(SearchError):
-            _ask(served, ["river"])
-        with pytest.raises(BlockingIOError):
-            listener.accept()  # nobody was asked again
 
 
 ODD = [

@@ -64,33 +64,6 @@ def test_the_offset_of_a_group_is_fitted_and_shrunk_to_zero() -> None:
     assert 0 < one[0] < without[0]
 
 
-@settings(max_examples=40)
-@given(st.floats(0.01, 100.0), st.integers(0, 1000))
-def test_the_unit_of_the_margins_does_not_change_the_fit(unit: float, seed: int) -> None:
-    quality = qualities(8, seed)
-    matches = balanced_matches(8, 18, random.Random(seed))
-    judge = biased(quality, 0.5, 0.8, seed)
-    outcomes = [judge(match) for match in matches]
-    scaled = [Outcome(unit * first, unit * second) for first, second in outcomes]
-    fitted = fit_margins(8, matches, outcomes)
-    assert fit_margins(8, matches, scaled) == pytest.approx(
-        [unit * value for value in fitted], abs=1e-6 * unit
-    )
-
-
-def test_noise_draws_strengths_to_the_middle_and_exactness_does_not() -> None:
-    matches = balanced_matches(16, 24, random.Random(2))
-    quality = qualities(16, 2)
-    exact = [perfect(quality)(match) for match in matches]
-    centre = sum(quality) / 16
-    assert fit_margins(16, matches, exact) == pytest.approx([value - centre for value in quality], abs=1e-4)
-    judge = biased([0.0] * 16, 0.0, 1.0, 7)
-    noise = [judge(match) for match in matches]
-    assert np.std(fit_margins(16, matches, noise)) < 0.75 * np.std(
-        fit_margins(16, matches, noise, ridge=1e-6)
-    )
-
-
 def test_failed_matches_are_left_out() -> None:
     quality = qualities(8, 6)
     matches = balanced_matches(8, 28, random.Random(0))
@@ -317,16 +290,6 @@ def test_a_merged_graph_holds_what_was_judged_between_different_answers_once() -
     )
     merged = graph.merged(["a", "b", "a", "c"])
     assert merged == ComparisonGraph((Match(0, 1), Match(1, 0), Match(2, 1)), (known, again, None))
-
-
-def test_exact_scores_are_fitted_exactly_at_any_level() -> None:
-    quality = qualities(8, 5)
-    matches = balanced_matches(8, 18, random.Random(0))
-    centre = sum(quality) / 8
-    for level in (0.0, 0.3, 1.0):
-        outcomes = [Outcome(quality[first] + 4.0, quality[second] + 4.0) for first, second in matches]
-        fitted = fit_margins(8, matches, outcomes, level=level)
-        assert fitted == pytest.approx([value - centre for value in quality], abs=1e-4)
 
 
 def test_a_negative_level_is_refused() -> None:
