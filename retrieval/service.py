@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram
 from pydantic import Field
 
 from retrieval.client import open_index
@@ -31,6 +31,7 @@ from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
 from scope_selfplay.base.values import Document, Value
+from scope_selfplay.net.serve import ServerMetrics
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -197,14 +198,10 @@ class SearchService:
         return self.metrics.render()
 
 
-class RetrieverMetrics:
-    """`scope_retriever_*`, in a registry of their own."""
-
+class RetrieverMetrics(ServerMetrics):
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"namespace": "scope_retriever", "registry": self._registry}
-        self.requests = Counter("requests", "Answered requests", ["status"], **own)
-        self.seconds = Histogram("request_seconds", "Seconds per request", buckets=SECONDS, **own)
+        super().__init__("scope_retriever", SECONDS)
+        own = self._own
         self.batch = Histogram("batch_queries", "Queries per batch", buckets=BATCH_SIZES, **own)
         self.waiting = Gauge("waiting_queries", "Queries in the queue", **own)
         self.ready = Gauge("ready", "1 while searches are answered", **own)
@@ -214,10 +211,6 @@ class RetrieverMetrics:
 
     def looked_up(self, answer: str) -> None:
         self._lookups[answer].inc()
-
-    def render(self) -> bytes:
-        """The exposition text."""
-        return generate_latest(self._registry)
 
 
 class SearchEngine(Protocol):

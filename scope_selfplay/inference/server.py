@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -31,6 +31,7 @@ from scope_selfplay.net.json import parse_object
 from scope_selfplay.net.serve import (
     MAX_BODY,
     BodyTooLargeError,
+    ServerMetrics,
     endpoint,
     json_response,
     read_body,
@@ -147,15 +148,12 @@ def render_response(parsed: CompletionRequest, sample: Sample, text: str, model:
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-class ModelMetrics:
+class ModelMetrics(ServerMetrics):
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ours: dict[str, Any] = {"namespace": "scope_model", "registry": self.registry}
-        self.requests = Counter("requests", "Completion requests by status", ["status"], **ours)
-        self.seconds = Histogram("request_seconds", "Seconds per completion", buckets=_SECONDS, **ours)
-        self.tokens = Counter("tokens", "Tokens read and sampled", ["direction"], **ours)
-        self.running = Gauge("running", "Sequences being decoded", **ours)
-        self.waiting = Gauge("waiting", "Sequences that wait for a slot", **ours)
+        super().__init__("scope_model", _SECONDS)
+        self.tokens = Counter("tokens", "Tokens read and sampled", ["direction"], **self._own)
+        self.running = Gauge("running", "Sequences being decoded", **self._own)
+        self.waiting = Gauge("waiting", "Sequences that wait for a slot", **self._own)
 
 
 class ModelService:
@@ -234,7 +232,7 @@ def model_app(service: ModelService) -> Starlette:
     async def metrics(request: Request) -> ASGIApp:
         service.metrics.running.set(service.engine.running)
         service.metrics.waiting.set(service.engine.waiting)
-        return Response(generate_latest(service.metrics.registry), headers={"Content-Type": "text/plain"})
+        return Response(service.metrics.render(), headers={"Content-Type": "text/plain"})
 
     key = service.api_key
     return Starlette(

@@ -15,11 +15,12 @@ import math
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -28,9 +29,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.net.json import load_strict
-
-if TYPE_CHECKING:
-    from prometheus_client import Counter, Histogram
 
 BACKLOG = 2048
 """Connections that wait to be accepted: a step of training opens all of its own at once."""
@@ -305,15 +303,21 @@ def chat_app(respond: Responder, *, model: str, api_key: str | None = None) -> S
     )
 
 
-class Requests(Protocol):
-    """What a server counts of its requests."""
+class ServerMetrics:
+    """Prometheus metrics, `<name>_*`: requests by `status` (499 is a client's that did not wait) and their seconds."""
 
-    requests: "Counter"
-    """By `status`; 499 is that of a client which did not wait."""
-    seconds: "Histogram"
+    def __init__(self, name: str, buckets: Sequence[float]) -> None:
+        self.registry = CollectorRegistry()
+        self._own: dict[str, Any] = {"namespace": name, "registry": self.registry}
+        self.requests = Counter("requests", "Requests by status", ["status"], **self._own)
+        self.seconds = Histogram("request_seconds", "Seconds per request", buckets=buckets, **self._own)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
 
 
-def endpoint(handler: Handler, api_key: str | None = None, counted: Requests | None = None) -> Handler:
+def endpoint(handler: Handler, api_key: str | None = None, counted: ServerMetrics | None = None) -> Handler:
     """A handler for clients that are still there, and that send the key where there is one; others get 401.
 
     What is `counted` are answers to those.
