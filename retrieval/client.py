@@ -1,6 +1,6 @@
 """The retriever over HTTP, with the searcher's protocol: passages, or SearchError; never [] for a fault.
 
-    async with HttpSearcher(url, allowed_hosts={"retriever"}) as searcher:
+    async with HttpSearcher(url) as searcher:
         passages = await searcher.search("Aldmoor", 3)
 
 Entering makes the handshake: the server's /info must name the expected index, and every response must come
@@ -14,7 +14,7 @@ import math
 import threading
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +27,6 @@ from retrieval.wire import LONGEST_QUERY, Index
 from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError
 from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.net.client import Client, Refused, RetryPolicy, ServerUnavailable
-from scope_selfplay.net.guard import LOOPBACK
 from scope_selfplay.net.json import parse_object
 
 
@@ -119,17 +118,15 @@ class HttpSearcher(RemoteSearcher):
         self,
         url: str,
         *,
-        allowed_hosts: Collection[str] = LOOPBACK,
         expected_identity: str | None = None,
         token: str | None = None,
         retry_policy: RetryPolicy | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`say` as in Client. Raises ConfigError for a URL that is not http(s) to an allowed host."""
+        """`say` as in Client. Raises ConfigError for a URL that is not http(s)."""
         client = Client(
             url.rstrip("/").removesuffix("/retrieve"),
             what="retriever URL",
-            allowed_hosts=allowed_hosts,
             token=token,
             retry_policy=retry_policy,
             say=say,

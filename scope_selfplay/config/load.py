@@ -85,7 +85,7 @@ _ADVICE: Mapping[str, tuple[Any, str]] = {
     "judge.patience.silence": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
     "judge.patience.canary": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
     "judge.patience.stage": (None, "leave it out: a stage takes as long as it takes"),
-    "judge.allowed_hosts": (None, "the hosts of the endpoints are allowed, and no others"),
+    "judge.allowed_hosts": (None, "what the config names is called, and nothing else"),
     "judge.prompts": ("wikipedia", "extend another pack: one without judge prompts takes wikipedia's"),
     "solver.length_factor": (True, "set solver.length_floor: 1"),
     "solver.reward.anchor_score": (None, "an anchor has margin 0, or with score: own its mean"),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import InferenceError, JudgeError, RunMismatchError
 from scope_selfplay.base.values import Fault
@@ -113,7 +112,6 @@ def _options(config: JudgeConfig, endpoint: EndpointConfig) -> dict[str, Any]:
         "what": "judge.endpoint.base_url",
         "model": endpoint.model or "",
         "token": secret(endpoint.api_key_env, "api_key_env"),
-        "allowed_hosts": {urlsplit(url).hostname or "" for url in endpoint.each_url},
         "template": endpoint.template,
         "context": endpoint.context,
         "retry_policy": replace(

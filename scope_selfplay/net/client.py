@@ -23,7 +23,7 @@ import hashlib
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -33,7 +33,7 @@ import aiohttp
 from scope_selfplay.base.errors import OutsideError, ScopeError
 from scope_selfplay.base.text import one_line
 from scope_selfplay.net.admission import Admission
-from scope_selfplay.net.guard import LOOPBACK, GuardedResolver, checked_url, retry_after
+from scope_selfplay.net.guard import GuardedResolver, checked_url, retry_after
 from scope_selfplay.net.json import parse_object
 
 T = TypeVar("T")
@@ -326,7 +326,6 @@ class Client:
         self,
         *urls: str,
         what: str = "endpoint",
-        allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
         scheme: str = "Bearer",
         retry_policy: RetryPolicy | None = None,
@@ -344,7 +343,7 @@ class Client:
         self._silent_since: float | None = None
         self._headers = {"Authorization": f"{scheme} {token}"} if token else {}
         self._well = asyncio.Event()
-        checked = [checked_url(url, allowed_hosts, what=what) for url in urls]
+        checked = [checked_url(url, what=what) for url in urls]
         self.servers = [Replica(url, self, patience, self._well) for url in checked]
         self.url = checked[0]
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.base.values import Role
@@ -167,10 +166,8 @@ def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
 
 def _client(what: str, served: ServedConfig, retry_policy: RetryPolicy, **more: Any) -> Client:
     """`what` is the setting of its URL, in messages."""
-    hosts = {host for url in served.each_url if (host := urlsplit(url).hostname)}
     token = secret(served.api_key_env, what.replace("base_url", "api_key_env"))
-    options = {"allowed_hosts": hosts, "retry_policy": retry_policy, "token": token, **more}
-    return Client(*served.each_url, what=what, **options)
+    return Client(*served.each_url, what=what, retry_policy=retry_policy, token=token, **more)
 
 
 def _max_length(config: RunConfig, limits: RolloutLimits) -> int:

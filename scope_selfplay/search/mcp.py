@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter
 
@@ -395,8 +394,7 @@ def check_settings(settings: McpConfig) -> None:
     environment_of(settings)
     secret(settings.api_key_env, "tools.mcp.api_key_env")
     if settings.url is not None:
-        host = urlsplit(settings.url).hostname
-        checked_url(settings.url, (host,) if host else (), what="tools.mcp.url")
+        checked_url(settings.url, what="tools.mcp.url")
     elif shutil.which(settings.command[0]) is None:
         raise ConfigError(f"tools.mcp.command: there is no program {settings.command[0]!r}; give its path")
 

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -300,9 +299,7 @@ def _client(
 ) -> RemoteSearcher:
     key, engine = secret(settings.api_key_env, "search.api_key_env"), settings.engine
     assert settings.url is not None
-    host = urlsplit(settings.url).hostname
     told: dict[str, Any] = {
-        "allowed_hosts": {host} if host else set(),
         "retry_policy": RetryPolicy(deadline=deadline, attempt=60.0, attempts=None, cuts_last=True),
         "say": say,
     }

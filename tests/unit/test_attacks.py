@@ -327,13 +327,13 @@ def test_a_link_local_address_is_refused_however_it_is_written(case: dict[str, A
     host = case["host"]
     url = f"http://[{host}]:8000/v1" if ":" in host else f"http://{host}:8000/v1"
     with pytest.raises(ConfigError, match="link-local"):
-        checked_url(url, {host})
+        checked_url(url)
 
 
 def test_ordinary_addresses_are_called() -> None:
     for host in ("127.0.0.1", "10.0.0.7", "::1", "2001:db8::7", "fd12::1", "::ffff:10.0.0.7"):
         url = f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000"
-        assert checked_url(url, {host}) == url
+        assert checked_url(url) == url
 
 
 async def test_an_endpoints_words_cannot_forge_a_line_of_ours() -> None:
