@@ -123,7 +123,7 @@ def open_run(
     else:
         _check_empty(folder)
         check_policy(base, config)
-        if config.corpus.sample is not None:
+        if config.corpus.sample is not None and config.corpus.path != "embedded":
             progress.say(f"sampling {config.corpus.sample} documents of {config.corpus.path}")
         documents = run_documents(config, pack, progress)
         if examine is not None:

@@ -43,7 +43,7 @@ def test_a_new_run_keeps_config_prompts_and_corpus(model: Path, tmp_path: Path) 
     assert {each.name for each in run.folder.path.iterdir()} == {"run.yaml", "prompts", "corpus.jsonl"}
     assert load_config(run.folder.config) == run.config
     assert len(run.documents) == 16 + 160
-    assert sum(each.source == "held-out" for each in run.documents) == 16
+    assert sum(each.source == "held-out" for each in run.documents) == 160
 
 
 def test_the_same_command_opens_the_same_run(model: Path, tmp_path: Path) -> None:
