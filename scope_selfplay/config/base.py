@@ -1,5 +1,6 @@
 """What all sections of a run config share."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -50,13 +51,14 @@ ON_ONE_GPU = 18e9
 """Up to so many parameters, which in bf16 take less than half of 80 GB, each GPU of a server has a copy of its own."""
 
 
-def parameters_in(name: str) -> float | None:
-    """Parameters by the last part of a path or of a hub's `owner/name@commit`; None where it names no size."""
+def parameters_in(name: str, mark: str = "") -> float | None:
+    """Parameters by the last part of a path or of a hub's `owner/name@commit`; None where it names no size.
+
+    With the mark `a` those that a token meets in a mixture of experts: `Qwen3-235B-A22B`.
+    """
     last = PurePosixPath(name.partition("@")[0]).name
-    for part in last.lower().replace("_", "-").split("-"):
-        if part.endswith("b") and part[:-1].replace(".", "", 1).isdigit():
-            return float(part[:-1]) * 1e9
-    return None
+    found = re.search(rf"(?:^|[-_]){mark}(\d+\.?\d*|\.\d+)b(?=$|[-_])", last.lower())
+    return float(found[1]) * 1e9 if found else None
 
 
 PassageField = Literal["text", "title", "document", "vector"]

@@ -81,14 +81,16 @@ PodPatch = Annotated[dict[str, Any], AfterValidator(_check_pod_patch)]
 """A strategic-merge patch of a pod's template, as `kubectl patch` takes it."""
 
 
+Gpus = Annotated[int, Field(ge=0, description="GPUs of each pod; CPU cores and memory go with them.")]
+
+
 class PodConfig(ConfigSection):
     """One container's GPUs, and what goes with them. Requests and limits are equal, so that it is evicted last."""
 
     WITHOUT_GPU: ClassVar[tuple[int, int]] = (4, 16)
     TINY: ClassVar[tuple[int, int]] = (1, 2)
 
-    gpus: int = Field(default=0, ge=0)
-    """GPUs of each pod; CPU cores and memory go with them."""
+    gpus: Gpus = 0
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of these pods, applied after `cluster.pod`: variables such as NCCL_*, annotations,
     affinity, a runtimeClassName, other resources than go with GPUs. The container is called `main`; null deletes."""
@@ -150,13 +152,11 @@ class TrainingStageConfig(PodConfig):
 
 
 class ChallengerStageConfig(TrainingStageConfig):
-    gpus: int = Field(default=2, ge=0)
-    """GPUs of each pod; CPU cores and memory go with them."""
+    gpus: Gpus = 2
 
 
 class SolverStageConfig(TrainingStageConfig):
-    gpus: int = Field(default=4, ge=0)
-    """GPUs of each pod; CPU cores and memory go with them."""
+    gpus: Gpus = 4
 
 
 class ServerConfig(PodConfig):
@@ -169,8 +169,7 @@ class ServerConfig(PodConfig):
 class PolicyServerConfig(ServerConfig):
     WITHOUT_GPU: ClassVar[tuple[int, int]] = (8, 24)
 
-    gpus: int = Field(default=2, ge=0)
-    """GPUs of each pod; CPU cores and memory go with them."""
+    gpus: Gpus = 2
     tensor_parallel: int | None = Field(default=None, ge=1)
     """GPUs that share one copy of the model; `gpus / tensor_parallel` copies answer side by side (vLLM's data
     parallelism). When left out, 1 where the model's name says at most 18 billion parameters (`Qwen3-8B`: it fits a GPU
@@ -234,8 +233,7 @@ class WarmStartConfig(PodConfig):
     """Rows of the greatest length for which a forward pass of a GPU has room (ArenaRL, appendix A)."""
     max_length: int = Field(default=32_768, ge=64)
     """Maximum tokens of a trajectory; longer ones are left out and counted."""
-    gpus: int = Field(default=8, ge=0)
-    """GPUs of each pod; CPU cores and memory go with them."""
+    gpus: Gpus = 8
 
     def with_gpus(self) -> tuple[int, int]:
         return 4 * self.gpus, 48 * self.gpus

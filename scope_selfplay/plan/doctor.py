@@ -92,51 +92,40 @@ def examine() -> list[Finding]:
     gpu = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     disk = shutil.disk_usage(Path.cwd()).free / 2**30
-    return [
-        Finding("Python", python, passed(sys.version_info >= (3, 11)), "install Python 3.11 or newer"),
+    found = [
+        ("Python", python, sys.version_info >= (3, 11), "install Python 3.11 or newer"),
         *(_package(name, use, extras) for name, use, extras in _PACKAGES),
-        Finding(
-            "embedded policy",
-            size,
-            passed(weights.exists()),
-            "install the package again, or `make warm-start`",
-        ),
-        Finding(
-            "GPU",
-            gpu,
-            passed(driver.exists()),
-            "use a machine with an NVIDIA driver; the embedded run needs none",
-        ),
+        ("embedded policy", size, weights.exists(), "install the package again, or `make warm-start`"),
+        ("GPU", gpu, driver.exists(), "use a machine with an NVIDIA driver; the embedded run needs none"),
         _cuda(),
-        Finding(
-            "kubectl",
-            kubectl or "not found",
-            passed(bool(kubectl)),
-            "install kubectl; needed to run on a cluster only",
-        ),
-        Finding("memory", f"{memory:.0f} GiB", passed(memory >= 4), "the embedded run needs 4 GiB"),
-        Finding(
-            "disk", f"{disk:.0f} GiB free here", passed(disk >= 1), "the embedded run writes about 200 MiB"
-        ),
+        ("kubectl", kubectl or "not found", bool(kubectl), "install kubectl; only a cluster needs it"),
+        ("memory", f"{memory:.0f} GiB", memory >= 4, "the embedded run needs 4 GiB"),
+        ("disk", f"{disk:.0f} GiB free here", disk >= 1, "the embedded run writes about 200 MiB"),
     ]
+    return [Finding(name, what, passed(is_there), advice) for name, what, is_there, advice in found]
 
 
-def _package(name: str, use: str, extras: str) -> Finding:
-    try:
-        return Finding(name, f"{importlib.metadata.version(name)}, {use}", State.OK)
-    except importlib.metadata.PackageNotFoundError:
-        where = "on a GPU machine: " if extras == "gpu" else ""
-        return Finding(
-            name, f"not installed ({use})", State.WARNING, f"{where}pip install 'scope-selfplay[{extras}]'"
-        )
+_Part = tuple[str, str, bool, str]
+"""A name, what was found, whether it is enough, and what to do where it is not."""
 
 
-def _cuda() -> Finding:
+def _package(name: str, use: str, extras: str) -> _Part:
+    where = "on a GPU machine: " if extras == "gpu" else ""
+    version = _version(name)
+    found = f"{version}, {use}" if version else f"not installed ({use})"
+    return name, found, version is not None, f"{where}pip install 'scope-selfplay[{extras}]'"
+
+
+def _cuda() -> _Part:
     """By the version's suffix: asking torch itself takes seconds."""
-    what = "CUDA in torch"
+    version = _version("torch")
+    has_cuda = version is not None and not version.endswith("+cpu")
     advice = "on a GPU machine: install torch without constraints.txt, which pins the CPU's"
+    return "CUDA in torch", version or "torch is not installed", has_cuda, advice
+
+
+def _version(package: str) -> str | None:
     try:
-        version = importlib.metadata.version("torch")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(what, "torch is not installed", State.WARNING, advice)
-    return Finding(what, version, passed(not version.endswith("+cpu")), advice)
+        return None

@@ -167,7 +167,7 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
     named = parameters_in(path)
     if named is not None:
         shape = _usual_shape(named)
-        return ModelSize(named, 0, f"the name {folder.name}", shape, _experts_in(folder.name))
+        return ModelSize(named, 0, f"the name {folder.name}", shape, parameters_in(folder.name, "a") or 0.0)
     raise ConfigError(
         f"model.path: {path} is not here and its name has no size such as 8B; give --parameters 8.2e9"
     )
@@ -179,15 +179,6 @@ def judge_size(path: str, policy: ModelSize) -> ModelSize:
         return model_size(path)
     except ConfigError:
         return policy
-
-
-def _experts_in(name: str) -> float:
-    """Active parameters in a name such as `Qwen3-235B-A22B`; 0 where it names none."""
-    for part in name.lower().replace("_", "-").split("-"):
-        number = part.removeprefix("a").removesuffix("b")
-        if part == f"a{number}b" and number.replace(".", "", 1).isdigit():
-            return float(number) * 1e9
-    return 0.0
 
 
 def _known(name: str) -> ModelShape | None:
