@@ -22,6 +22,7 @@ from scope_selfplay.judge.protocol import SelectQuestion, Style
 from scope_selfplay.ranking.balanced import balanced, fit_step
 from scope_selfplay.ranking.driver import planned_matches, play, play_groups
 from scope_selfplay.ranking.matches import (
+    GAMMA,
     ComparisonGraph,
     GroupTopology,
     Match,
@@ -29,7 +30,6 @@ from scope_selfplay.ranking.matches import (
     min_max,
     rank_rewards,
 )
-from scope_selfplay.ranking.shares import GAMMA
 from scope_selfplay.ranking.topologies import (
     LiveLeaderboard,
     anchor,

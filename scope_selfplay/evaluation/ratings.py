@@ -4,7 +4,7 @@ graph, and whether the newest Solver is promoted. Pure.
 Ratings have intervals over items, and say how far the scores lie apart, or who was better. Margins: that of one judged
 pair = strength of the first - strength of the second + offset + noise, with one offset for the place in the prompt
 (`ranking.fit_margins` fits the same). Elo: Bradley and Terry's strengths, a tie half a win, by the fit of the rewards
-(`ranking.shares`), with a weak prior that keeps an undefeated checkpoint finite. All comparisons on one item are
+(`ranking.matches`), with a weak prior that keeps an undefeated checkpoint finite. All comparisons on one item are
 resampled together: they share the item, so they are not independent observations.
 """
 
@@ -31,7 +31,7 @@ from scope_selfplay.base.values import Candidate, Comparison, Grade
 from scope_selfplay.config.run import CompareConfig
 from scope_selfplay.corpus.world import task_family
 from scope_selfplay.evaluation.pairs import Answers, PairVerdict
-from scope_selfplay.ranking.shares import bradley_terry_batch
+from scope_selfplay.ranking.matches import bradley_terry_batch
 from scope_selfplay.store.ratings import CheckpointPair, Decision, Ratings, Ruling
 
 Grades = Mapping[str, Grade]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import (
+    GAMMA,
     GroupTopology,
     Match,
     MatchScores,
@@ -16,10 +17,11 @@ from scope_selfplay.ranking.matches import (
     Strengths,
     Topology,
     all_pairs,
+    bradley_terry,
     counterbalanced,
     rank_points,
+    soft_share,
 )
-from scope_selfplay.ranking.shares import GAMMA, bradley_terry, soft_share
 
 
 def round_robin(n: int, *, gamma: float = 1.0) -> Topology:

@@ -25,7 +25,7 @@ from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.ranking.shares import soft_share
+from scope_selfplay.ranking.matches import soft_share
 from scope_selfplay.testing.chat_server import FakeServer, FaultKind
 from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, always, rollout
 

@@ -11,8 +11,15 @@ import pytest
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.balanced import position_offset
 from scope_selfplay.ranking.driver import play
-from scope_selfplay.ranking.matches import ComparisonGraph, Match, is_flat, min_max, rank_rewards
-from scope_selfplay.ranking.shares import bradley_terry, soft_share
+from scope_selfplay.ranking.matches import (
+    ComparisonGraph,
+    Match,
+    bradley_terry,
+    is_flat,
+    min_max,
+    rank_rewards,
+    soft_share,
+)
 from scope_selfplay.ranking.topologies import (
     LiveLeaderboard,
     anchor,

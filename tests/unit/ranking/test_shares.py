@@ -7,8 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.values import Outcome
-from scope_selfplay.ranking.matches import min_max, rank_rewards
-from scope_selfplay.ranking.shares import bradley_terry, bradley_terry_batch, soft_share
+from scope_selfplay.ranking.matches import (
+    bradley_terry,
+    bradley_terry_batch,
+    min_max,
+    rank_rewards,
+    soft_share,
+)
 
 Shares = list[tuple[int, int, float]]
 
