@@ -233,18 +233,6 @@ def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: 
     assert run.drive(run.controller()) == run_end
 
 
-@pytest.mark.fault(17)
-def test_an_unfinished_job_that_somebody_deletes_is_made_again_once(site: Callable[..., Site]) -> None:
-    run, first = site(iterations=1), "r1-i00-make-tasks-a1"
-    run.node.holds = lambda pod: pod.startswith(first)
-    controller = run.controller()
-    _until(lambda: controller.round() or run.status().get("jobs") == first)
-    run.jobs.delete_namespaced_job(first, run.namespace, propagation_policy="Background")
-    assert run.drive(controller).code is ExitCode.DONE
-    assert [name for name in run.stage_jobs() if "a1" not in name] == ["r1-i00-make-tasks-a2"]
-    assert len(run.node.stages.published) == 6
-
-
 @pytest.mark.fault(21)
 def test_a_server_pod_that_does_not_start_or_does_not_end_is_said_and_waited_for(
     site: Callable[..., Site],

@@ -41,13 +41,6 @@ def test_a_family_runs_with_the_papers_numbers(folder: str) -> None:
     assert config.cluster.judge.model == config.model.path, "J is M_0"
 
 
-@pytest.mark.parametrize("folder", FAMILIES)
-def test_its_gpus_are_the_papers_six(folder: str) -> None:
-    """Appendix E: 6 H100. The Solver's trainer and the judge work at the same time."""
-    cluster = load_config(RUNS / folder / "run.yaml").cluster
-    assert cluster.judge.gpus + cluster.train_solver.gpus == 6
-
-
 RUN_FILE = RUNS / "reasoning-arena" / "run.yaml"
 
 

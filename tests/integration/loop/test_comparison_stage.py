@@ -219,16 +219,6 @@ def test_every_solver_answers_the_benchmarks_of_its_run(
     assert run.config.hash == run_of(tmp_path / "other", "model.max_length=512").config.hash
 
 
-def test_equal_answers_tie_without_a_call(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    run.words = {"S_0": 2, "S_1": 2}
-    compare_up_to(run, 1)
-    assert judge_of(run).compared == 0
-    assert written(run, 1)["ratings"] == {"S_0": 0.0, "S_1": 0.0}
-    assert written(run, 1)["edges"][0]["equal"] == TASKS
-    assert written(run, 1, "judge")["calls"] == TASKS
-
-
 def test_a_judge_that_fails_stops_the_stage_and_only_what_is_missing_is_asked_again(tmp_path: Path) -> None:
     tasks = 60
     run = run_of(tmp_path, tasks=tasks)

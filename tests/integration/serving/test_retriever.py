@@ -4,15 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from retrieval.build import build_bm25
 from retrieval.client import bm25_searcher
 from retrieval.corpus import read_documents
-from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError
+from scope_selfplay.base.errors import OutsideError, RunMismatchError
 from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.config.run import CorpusConfig
@@ -20,7 +16,7 @@ from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.search.searcher import IndexRecord, Searcher, ask_retriever, open_retriever
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import RunFolder
-from tests.integration.retrieval.conftest import serve_app, serve_folder
+from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 
 pytestmark = pytest.mark.integration
@@ -71,28 +67,6 @@ def test_a_served_index_of_the_corpus_gives_exactly_the_passages_of_the_one_in_p
     assert open_retriever(SearchConfig(), world, RunFolder(tmp_path), print).identity == here.identity
     with pytest.raises(RunMismatchError, match="was made with"):
         open_retriever(SearchConfig(), world[1:], RunFolder(tmp_path), print)
-
-
-@pytest.mark.fault(6)
-def test_what_is_no_retriever_is_refused_at_the_handshake(world: list[Document], tmp_path: Path) -> None:
-    async def info(request: Request) -> JSONResponse:
-        return JSONResponse({"identity": "mine"})
-
-    async def retrieve(request: Request) -> JSONResponse:
-        return JSONResponse({"answers": []})
-
-    with (
-        in_thread(serve_app(Starlette(routes=[Route("/info", info)]))) as url,
-        pytest.raises(ConfigError, match=r"search\.url: .*404.*; expected `scope serve-retriever`"),
-    ):
-        _open(url, world, tmp_path, [])
-    shapeless = Starlette(routes=[Route("/info", info), Route("/retrieve", retrieve, methods=["POST"])])
-    with (
-        in_thread(serve_app(shapeless)) as url,
-        pytest.raises(RunMismatchError, match="another shape"),
-    ):
-        _open(url, world, tmp_path, [])
-    assert not (tmp_path / "index.json").exists()
 
 
 ODD = [

@@ -12,9 +12,8 @@ pytest.importorskip("torch", reason="needs the train extra")
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.base.errors import RunMismatchError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Candidate, Role, RolloutStatus
+from scope_selfplay.base.values import Candidate, RolloutStatus
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.read import read_documents as read_corpus
 from scope_selfplay.inference.server import ModelService, model_app
@@ -109,15 +108,3 @@ def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
     answers = held_out_answers(run)
     assert answers == held_out_answers(in_one_process)
     assert RolloutStatus.FAILED.value not in str(answers)
-
-
-def test_a_partner_with_other_weights_is_refused(
-    in_one_process: Run, speaking_policy: Path, tmp_path: Path
-) -> None:
-    with in_thread(serving(model_app(ModelService(str(speaking_policy), slots=2)))) as url:
-        config = load_config(DEFAULT_CONFIG, [*SMALL, f"partners.solver.base_url={url}"])
-        run = open_run(config, in_one_process.folder.path.parent, Progress())
-        with pytest.raises(
-            RunMismatchError, match=r"partners\.solver: .* serves weights .*S_0-\w+ is expected"
-        ):
-            run.engine(run.solver(0), Role.SOLVER)

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scope_selfplay.base.errors import ExitCode, OutsideError
-from scope_selfplay.judge.commands import judge, serve_judge
-from scope_selfplay.net.serve import listen, serving
+from scope_selfplay.base.errors import ExitCode
+from scope_selfplay.judge.commands import judge
+from scope_selfplay.net.serve import serving
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.serving.threads import in_thread
 from tests.judges import always
@@ -113,14 +113,6 @@ def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
     answers = ["--answer", f"@{file}", "--answer", "Nobody knows."]
     both = run.invoke(judge, ["try", "compare_scores", *answers, *TASK, "--dry"])
     assert "Who built the harbour?" in both.output and "Nobody knows." in both.output
-
-
-def test_a_taken_port_is_one_clear_line_and_no_address_is_named(run: CliRunner) -> None:
-    with listen("127.0.0.1", 0) as other:
-        result = run.invoke(serve_judge, ["--rehearsal", "--port", str(other.getsockname()[1])])
-
-    assert isinstance(result.exception, OutsideError) and "is taken" in str(result.exception)
-    assert result.output == ""
 
 
 def test_without_a_server_library_one_line_says_what_to_install() -> None:

@@ -18,13 +18,10 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
-    PairQuestion,
     Question,
     RubricQuestion,
     Scale,
     ScoreQuestion,
-    SelectQuestion,
-    Style,
 )
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_app
@@ -98,21 +95,6 @@ async def test_every_question_gets_the_same_value(
                 assert plain((await judge.ask(question)).value) == plain((await direct.ask(question)).value)
                 compared += 1
     assert compared > 200
-
-
-@pytest.mark.parametrize("verdict", ["written", "token"])
-async def test_the_better_answer_wins_in_both_orders(
-    documents: list[Document], pack: Pack, verdict: str
-) -> None:
-    task, source = tasks(documents)[0]
-    rubric = (await LexicalJudge(documents).ask(RubricQuestion(task, [source]))).value
-    good, poor = solver(1, source.text), solver(2, "Its emblem is the heron.")
-    async with over_the_wire(documents, pack, verdict=verdict) as judge:
-        for style in Style:
-            for pair, better in (((good, poor), True), ((poor, good), False)):
-                outcome = (await judge.ask(PairQuestion(task, *pair, style=style, rubric=rubric))).value
-                assert outcome is not None and (outcome.first > outcome.second) is better
-        assert (await judge.ask(SelectQuestion(task, rubric, [poor, good, poor], 1))).value == [1]
 
 
 async def test_the_model_is_named_after_the_corpus(documents: list[Document], pack: Pack) -> None:

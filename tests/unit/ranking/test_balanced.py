@@ -75,15 +75,6 @@ def test_failed_matches_are_left_out() -> None:
     assert fit_margins(8, matches, outcomes) == alone
 
 
-def test_an_entrant_without_a_verdict_has_no_strength() -> None:
-    matches = [Match(0, 1), Match(1, 2), Match(2, 3)]
-    outcomes = [Outcome(1.0, 0.0), None, None]
-    strengths = fit_margins(4, matches, outcomes)
-    assert strengths[2:] == [None, None]
-    assert strengths[0] > strengths[1]
-    assert fit_margins(4, matches, [None] * 3) == [None] * 4
-
-
 def test_parts_that_never_met_are_each_centred() -> None:
     matches = [Match(0, 1), Match(2, 3)]
     strengths = fit_margins(4, matches, [Outcome(8.0, 2.0), Outcome(1.0, 0.0)], ridge=0.5, offset=0.0)

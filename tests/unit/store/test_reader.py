@@ -271,17 +271,6 @@ def test_a_stage_that_begins_or_is_removed_is_noticed(tmp_path: Path) -> None:
         assert reader.refresh() and ids(reader, iteration=3) == []
 
 
-@pytest.mark.parametrize("damage", [b"{", b'{"id": "c"}', b"[1]", b"", b"\xff\n"])
-def test_damage_in_the_middle_is_named_with_file_and_line(tmp_path: Path, damage: bytes) -> None:
-    folder = write_run(tmp_path / "demo")
-    file = folder.stage(1, Stage.TASKS).candidates
-    lines = file.read_bytes().split(b"\n")
-    lines[4] = damage
-    file.write_bytes(b"\n".join(lines))
-    with pytest.raises(RecordError, match=r"candidates\.jsonl:5: damaged record"):
-        RunReader(folder.path)
-
-
 @pytest.mark.parametrize(
     ("kind", "old", "new", "said"),
     [
