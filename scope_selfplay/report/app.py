@@ -8,7 +8,7 @@ allows no script, style, frame, form or connection but this server's.
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -37,7 +37,6 @@ from scope_selfplay.report.rendering import (
     Links,
     page_environment,
 )
-from scope_selfplay.store.folder import Stage
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
@@ -70,23 +69,10 @@ class Site(Value):
     hosts: tuple[str, ...] = tuple(sorted(LOOPBACK))
 
 
-def build_app(run: ShownRun, site: Site) -> Starlette:
-    """An ASGI application; it closes the run when it shuts down."""
-    return _app(run.name, RUN_PAGES, _pages(run), site, run.close)
-
-
-def build_evaluation_app(reader: EvaluationReader, site: Site) -> Starlette:
-    """The same for a folder of `scope eval`."""
-    return _app(reader.name, EVALUATION_PAGES, _evaluation_pages(reader), site, lambda: None)
-
-
-def _app(
-    name: str,
-    navigation: dict[str, str],
-    pages_by_path: Mapping[str, Callable[[Request], Page]],
-    site: Site,
-    close: Callable[[], None],
-) -> Starlette:
+def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
+    """An ASGI application for a run, which it closes when it shuts down, or for a folder of `scope eval`."""
+    is_run = isinstance(shown, ShownRun)
+    navigation, makers = (RUN_PAGES, pages.OF_RUN) if is_run else (EVALUATION_PAGES, pages.OF_EVALUATION)
     links = Links(site.base)
     folder = resources.files("scope_selfplay.report") / "static"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}
@@ -95,12 +81,12 @@ def _app(
     environment = page_environment(links, addresses, navigation)
 
     def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
-        common = {"run_name": name, "here": request.url.path}
+        common = {"run_name": shown.name, "here": request.url.path}
         template = environment.get_template(page.template)
         return HTMLResponse(template.render(common | page.values), status_code=status)
 
-    def responds_with(make: Callable[[Request], Page]) -> Callable[[Request], Response]:
-        return lambda request: render(make(request), request)
+    def responds_with(make: Callable[..., Page]) -> Callable[[Request], Response]:
+        return lambda request: render(make(shown, request.query_params, **request.path_params), request)
 
     def refused(request: Request, error: Exception) -> Response:
         statuses = {BadParameterError: 400, PageNotFoundError: 404}
@@ -112,12 +98,13 @@ def _app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
-        close()
+        if isinstance(shown, ShownRun):
+            shown.close()
 
     expected = (BadParameterError, PageNotFoundError, ScopeError, HTTPException)
     app = Starlette(
         routes=[
-            *(Route(path, responds_with(make), name=path) for path, make in pages_by_path.items()),
+            *(Route(path, responds_with(make), name=path) for path, make in makers.items()),
             *(Route(f"/static/{file}", _static_file(file, content)) for file, content in files.items()),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
@@ -139,38 +126,6 @@ def failed(request: Request, error: Exception) -> Response:
     It is made outside of `Protection` and without a template, as these may be what failed.
     """
     return HTMLResponse(FAILED, status_code=500, headers=HEADERS)
-
-
-def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
-    def task(request: Request) -> Page:
-        iteration, stage, candidate_id = (request.path_params[name] for name in ("iteration", "stage", "id"))
-        if stage not in list(Stage):
-            raise PageNotFoundError(f"{stage} is not a stage; stages are {', '.join(Stage)}")
-        return pages.task_page(run, (iteration, Stage(stage)), candidate_id, request.query_params)
-
-    def answers(request: Request) -> Page:
-        return pages.compared_answers_page(run, request.path_params["id"], request.query_params)
-
-    return {
-        "/": lambda request: pages.overview_page(run),
-        "/tasks": lambda request: pages.list_page(run, request.query_params),
-        "/tasks/{iteration:int}/{stage}/{id:path}": task,
-        "/rejected": lambda request: pages.rejected_page(run),
-        "/compare": lambda request: pages.compare_page(run, request.query_params),
-        "/compare/{id:path}": answers,
-        "/training": lambda request: pages.training_page(run),
-        "/prompts": lambda request: pages.prompts_page(run),
-    }
-
-
-def _evaluation_pages(reader: EvaluationReader) -> dict[str, Callable[[Request], Page]]:
-    return {
-        "/": lambda request: pages.leaderboard_page(reader),
-        "/items": lambda request: pages.items_page(reader, request.query_params),
-        "/items/{id:path}": lambda request: pages.item_page(
-            reader, request.path_params["id"], request.query_params
-        ),
-    }
 
 
 class Protection:
@@ -215,8 +170,7 @@ def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[
 
     Raises RecordError when the folder is neither a run nor an evaluation, and as `listen` does.
     """
-    found = is_evaluation(path)
-    app = build_evaluation_app(EvaluationReader(path), site) if found else build_app(ShownRun(path), site)
+    app = build_app(EvaluationReader(path) if is_evaluation(path) else ShownRun(path), site)
     listening = listen(host, port)
     announce(f"{url_of(listening)}{site.base}/")
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="on")

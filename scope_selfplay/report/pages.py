@@ -170,6 +170,8 @@ def _examine(path: Path, sender: Connection) -> None:
 ROWS_A_PAGE = 50
 """Tasks or items on which two checkpoints are compared."""
 ChangesOf = Callable[[str, str], list[TaskChange]]
+Given = Mapping[str, str]
+"""The parameters of a query."""
 
 
 class Page:
@@ -183,7 +185,7 @@ class PageNotFoundError(Exception):
     """A page about something that the run does not have; its text is one line for a person."""
 
 
-def overview_page(run: ShownRun) -> Page:
+def overview_page(run: ShownRun, given: Given) -> Page:
     """Held-out tasks, funnels, scores, the judge, health; the checkups may still be on their way."""
     # They are measured in a process of their own: the sooner they begin, the better.
     checkups = run.checkups()
@@ -197,7 +199,7 @@ def sections_page(title: str, sections: Sequence[Section], refresh: int = 0) -> 
     return Page("page.html", title=title, sections=sections, refresh=refresh)
 
 
-def list_page(run: ShownRun, given: Mapping[str, str]) -> Page:
+def list_page(run: ShownRun, given: Given) -> Page:
     """One page of candidates."""
     parameters = TaskListParameters.read(given)
     reader = run.fresh()
@@ -210,7 +212,7 @@ def list_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     )
 
 
-def rejected_page(run: ShownRun) -> Page:
+def rejected_page(run: ShownRun, given: Given) -> Page:
     """What was thrown away and why: counts by iteration and reason, and the newest examples of every reason."""
     reader = run.fresh()
     counts = {
@@ -242,12 +244,12 @@ def rejected_page(run: ShownRun) -> Page:
     return sections_page("Rejected and unresolved", shown)
 
 
-def training_page(run: ShownRun) -> Page:
+def training_page(run: ShownRun, given: Given) -> Page:
     """Curves of every iteration over each other, and how the checkpoints met."""
     return sections_page("Training", run.made(training_sections))
 
 
-def prompts_page(run: ShownRun) -> Page:
+def prompts_page(run: ShownRun, given: Given) -> Page:
     """The run's prompt pack, and the hashes of those that made its candidates."""
     reader, parts = run.fresh(), list[Part]()
     try:
@@ -267,12 +269,12 @@ def prompts_page(run: ShownRun) -> Page:
     return sections_page("Prompts", [Section("The run's own", parts), Section("Which made what", [hashes])])
 
 
-def leaderboard_page(reader: EvaluationReader) -> Page:
+def leaderboard_page(reader: EvaluationReader, given: Given) -> Page:
     """Raises RecordError where the evaluation has not ended."""
     return sections_page("Leaderboard", evaluation_sections(reader))
 
 
-def items_page(reader: EvaluationReader, given: Mapping[str, str]) -> Page:
+def items_page(reader: EvaluationReader, given: Given) -> Page:
     """Two checkpoints on the same items. Without a choice: the first and the last."""
     return _comparison("items", reader.checkpoints, reader.changes, ComparisonParameters.read(given))
 
@@ -296,18 +298,18 @@ def _comparison(
     return page
 
 
-def item_page(reader: EvaluationReader, item_id: str, given: Mapping[str, str]) -> Page:
+def item_page(reader: EvaluationReader, given: Given, name: str) -> Page:
     """One item down to its answers and verdicts; with a choice of two checkpoints, these side by side."""
     parameters = ComparisonParameters.read(given)
     try:
-        record = reader.item(item_id)
+        record = reader.item(name)
     except RecordError as error:
         raise PageNotFoundError(str(error)) from None
     chosen = [name for name in (parameters.a, parameters.b) if name] or reader.checkpoints
     answers = [each for each in record.answers if each.answer.checkpoint in chosen]
     names = (parameters.a or reader.checkpoints[0], parameters.b or reader.checkpoints[-1])
     order = in_order(reader.changes(*names), parameters.sort)
-    before, after = _around([change.task_id for change in order], item_id)
+    before, after = _around([change.task_id for change in order], name)
     return Page(
         "item.html",
         record=record,
@@ -335,12 +337,14 @@ class RolloutSection:
     attempts: tuple[GradedRollout, ...]
 
 
-def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given: Mapping[str, str]) -> Page:
+def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str) -> Page:
     """One candidate with everything that was kept of it. Raises PageNotFoundError."""
+    if stage not in list(Stage):
+        raise PageNotFoundError(f"{stage} is not a stage; stages are {', '.join(Stage)}")
     parameters = TaskListParameters.read(given)
     reader = run.fresh()
     try:
-        record = whole_task(reader, candidate_id, iteration=place[0], stage=place[1])
+        record = whole_task(reader, name, iteration=iteration, stage=Stage(stage))
     except UnknownTaskError as error:
         raise PageNotFoundError(str(error)) from None
     by_people = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint == HUMAN]
@@ -358,7 +362,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given:
     )
 
 
-def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
+def compare_page(run: ShownRun, given: Given) -> Page:
     """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
     reader = run.fresh()
     scores = reader.scores()
@@ -366,7 +370,7 @@ def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     return _comparison("compare", _checkpoint_names(scores), changes_of, ComparisonParameters.read(given))
 
 
-def compared_answers_page(run: ShownRun, task_id: str, given: Mapping[str, str]) -> Page:
+def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
     """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
     parameters = ComparisonParameters.read(given)
     reader = run.fresh()
@@ -375,19 +379,19 @@ def compared_answers_page(run: ShownRun, task_id: str, given: Mapping[str, str])
     before, after = parameters.a or names[0], parameters.b or names[-1]
     try:
         changes = task_changes(reader, scores, before, after)
-        record = whole_task(reader, task_id, iteration=0, stage=Stage.TASKS)
+        record = whole_task(reader, name, iteration=0, stage=Stage.TASKS)
     except RecordError as error:
         raise PageNotFoundError(str(error)) from None
     order = [change.task_id for change in in_order(changes, parameters.sort)]
-    if task_id not in order:
-        raise PageNotFoundError(f"{task_id}: not a held-out task that {before} and {after} have answered")
-    earlier, later = _around(order, task_id)
+    if name not in order:
+        raise PageNotFoundError(f"{name}: not a held-out task that {before} and {after} have answered")
+    earlier, later = _around(order, name)
     compared = [attempt for attempt in record.other_attempts if attempt.stage is Stage.COMPARE]
     sides = [
         attempt
-        for name in (before, after)
+        for side in (before, after)
         for attempt in compared
-        if short_name(attempt.rollout.checkpoint) == name
+        if short_name(attempt.rollout.checkpoint) == side
     ]
     return Page(
         "compared_answers.html",
@@ -437,3 +441,20 @@ def _criteria_of(candidate: Candidate, attempts: Iterable[GradedRollout]) -> int
 def _checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
     """The checkpoints that answered held-out tasks, oldest first."""
     return list(dict.fromkeys(short_name(score.checkpoint) for score in scores))
+
+
+OF_RUN: dict[str, Callable[..., Page]] = {
+    "/": overview_page,
+    "/tasks": list_page,
+    "/tasks/{iteration:int}/{stage}/{name:path}": task_page,
+    "/rejected": rejected_page,
+    "/compare": compare_page,
+    "/compare/{name:path}": compared_answers_page,
+    "/training": training_page,
+    "/prompts": prompts_page,
+}
+OF_EVALUATION: dict[str, Callable[..., Page]] = {
+    "/": leaderboard_page,
+    "/items": items_page,
+    "/items/{name:path}": item_page,
+}

@@ -12,7 +12,7 @@ from scope_selfplay.base.errors import RecordError, RunMismatchError
 from scope_selfplay.cli import cli
 from scope_selfplay.evaluation.folder import ContestantRecord, EvaluationReader
 from scope_selfplay.evaluation.scorers import Answer, AnswerScore
-from scope_selfplay.report.app import Site, build_evaluation_app
+from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.store.files import Appender, read_records
 from tests.unit.benchmarking.invented import ITEMS, LOADED, SPEC, score_of, write_evaluation
 
@@ -106,7 +106,7 @@ def test_the_report_is_one_file_and_escapes_what_models_wrote(tmp_path: Path) ->
 
 def test_the_browser_shows_leaderboard_items_and_answers(tmp_path: Path) -> None:
     reader = EvaluationReader(write_evaluation(tmp_path / "a").path)
-    with TestClient(build_evaluation_app(reader, Site(hosts=("*",)))) as client:
+    with TestClient(build_app(reader, Site(hosts=("*",)))) as client:
         assert "Beside each other" in client.get("/").text
         items = client.get("/items", params={"a": "old", "b": "new"}).text
         assert items.index("Question 0") < items.index("Question 1")

@@ -162,10 +162,10 @@ def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: P
 def test_our_own_fault_is_a_plain_page_without_a_trace(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(run: ShownRun) -> pages.Page:
+    def broken(run: ShownRun, given: Any) -> pages.Page:
         raise ZeroDivisionError("secret of the house")
 
-    monkeypatch.setattr(pages, "rejected_page", broken)
+    monkeypatch.setitem(pages.OF_RUN, "/rejected", broken)
     app = build_app(ShownRun(folder.path), Site())
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as opened:
         got = opened.get("/rejected")
