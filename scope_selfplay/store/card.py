@@ -20,7 +20,6 @@ from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage
 from scope_selfplay.store.ratings import kept_solver, read_fork, shared_words
 
 CARD = "README.md"
-_TAGS = ("self-play", "synthetic")
 
 _WHAT = {
     RecordKind.CANDIDATES: "one row per document tried: task, gates with the judge's reasoning, rubric, mean score, "

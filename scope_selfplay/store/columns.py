@@ -91,18 +91,21 @@ def write_parquet(folder: Path) -> dict[RecordKind, int]:
     Raises RecordError with file and line where the lines are damaged, StorageError when the disk is full.
     """
     found = [kind for kind in RecordKind if (folder / f"{kind}.jsonl").exists()]
-    return {kind: compact(folder / f"{kind}.jsonl", folder / f"{kind}.parquet", kind) for kind in found}
-
-
-def compact(source: Path, target: Path, kind: RecordKind) -> int:
-    """Write the complete lines of a file as parquet, block by block, atomically; the number of rows."""
-    return write_columns(source, target, kind.model, looked_up=kind.looked_up)
+    return {
+        kind: write_columns(
+            folder / f"{kind}.jsonl", folder / f"{kind}.parquet", kind.model, looked_up=kind.looked_up
+        )
+        for kind in found
+    }
 
 
 def write_columns(
     source: Path, target: Path, model: type[BaseModel], *, looked_up: Sequence[str] = ()
 ) -> int:
-    """`compact` for records of any model; `looked_up` are the columns that single records are found by."""
+    """Write the complete lines of a file as parquet, block by block, atomically; the number of rows.
+
+    `looked_up` are the columns that single records are found by.
+    """
     rows = 0
     temporary = part_of(target)
     filters = bloom_filters(looked_up, ROWS_PER_GROUP)
@@ -178,17 +181,8 @@ def record_from(model: type[Model], row: Mapping[str, Any]) -> Model:
 
 def record_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
     """As `record_from`, for a row of a view of a run. Raises RecordError that names its stage and id."""
-    return _checked(run, model, row, _plain(model, row))
-
-
-def value_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
-    """A value with a row's cells as its fields; otherwise as `record_of`."""
-    return _checked(run, model, row, row)
-
-
-def _checked(run: Path, model: type[Model], row: Mapping[str, Any], fields: Any) -> Model:
     try:
-        return model.model_validate(fields)
+        return record_from(model, row)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))

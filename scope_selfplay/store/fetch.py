@@ -78,7 +78,10 @@ def download(published: PublishedFile, file: Path, *, say: Say) -> None:
 
 def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path, say: Say) -> list[int]:
     """Of what an earlier start brought from the same URLs; what came from others, or is not all there, is dropped."""
-    told = _told_parts(parts)
+    told = _Parts()
+    # Nothing where an earlier version wrote it: that told sizes alone.
+    with suppress(RecordError):
+        told = read_value(parts, _Parts, "") or told
     there = part.stat().st_size if part.exists() else 0
     if told.urls == published.urls and there >= sum(told.sizes):
         return told.sizes
@@ -87,13 +90,6 @@ def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path, say
     part.unlink(missing_ok=True)
     write_atomic(parts, json.dumps({"urls": published.urls, "sizes": []}))
     return []
-
-
-def _told_parts(parts: Path) -> "_Parts":
-    """Nothing where there is no such file, or one that this version did not write: earlier ones told sizes alone."""
-    with suppress(RecordError):
-        return read_value(parts, _Parts, "") or _Parts()
-    return _Parts()
 
 
 class _Parts(BaseModel):

@@ -27,7 +27,7 @@ import yaml
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.values import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.candidates import CandidateTable
-from scope_selfplay.store.columns import RecordKind, record_of, value_of
+from scope_selfplay.store.columns import RecordKind, record_of
 from scope_selfplay.store.files import find_record, find_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest
 from scope_selfplay.store.query import (
@@ -95,7 +95,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         rows = self._table.matching(query)
         page = self._table.read(rows[query.offset : query.offset + query.limit].tolist())
         return TaskPage(
-            lines=tuple(value_of(self.folder.path, TaskLine, line) for line in page),
+            lines=tuple(record_of(self.folder.path, TaskLine, line) for line in page),
             total=len(rows),
             offset=query.offset,
         )
@@ -124,7 +124,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
         """The candidates before and after one in the whole list of a query, whatever its page."""
         before, after = (
-            None if row is None else value_of(self.folder.path, TaskLine, self._table.read([row])[0])
+            None if row is None else record_of(self.folder.path, TaskLine, self._table.read([row])[0])
             for row in self._table.around(query, candidate_id)
         )
         return Neighbours(before=before, after=after)
@@ -182,7 +182,7 @@ class RunReader(AbstractContextManager["RunReader"]):
             "FROM rollouts r LEFT JOIN grades g ON g.rollout_id = r.id AND g.iteration = r.iteration "
             "AND g.stage = r.stage WHERE r.stage = 'compare' ORDER BY r.ordinal"
         )
-        return [value_of(self.folder.path, HeldOutScore, row) for row in rows]
+        return [record_of(self.folder.path, HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
         """How many candidates of each iteration and stage ended how; the most frequent first, then the earliest."""
@@ -190,7 +190,7 @@ class RunReader(AbstractContextManager["RunReader"]):
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
             "GROUP BY ALL ORDER BY iteration, stage, count DESC, min(ordinal)"
         )
-        return [value_of(self.folder.path, Count, row) for row in rows]
+        return [record_of(self.folder.path, Count, row) for row in rows]
 
     def document(self, document_id: str) -> Document | None:
         """A source document of the run."""
@@ -256,7 +256,7 @@ class RunReader(AbstractContextManager["RunReader"]):
             )
         if len(rows) > 1 and wanted not in (rows[0]["id"], rows[0]["task_id"]):
             raise UnknownTaskError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
-        return value_of(self.folder.path, TaskLine, rows[0])
+        return record_of(self.folder.path, TaskLine, rows[0])
 
     def _by_ids(
         self, place: Place, kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]

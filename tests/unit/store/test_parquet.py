@@ -23,9 +23,9 @@ from scope_selfplay.store.columns import (
     ROWS_PER_GROUP,
     RecordKind,
     arrow_schema,
-    compact,
     record_from,
     table_from_lines,
+    write_columns,
     write_parquet,
 )
 from scope_selfplay.store.files import find_record, find_records, write_atomic, write_records
@@ -109,7 +109,10 @@ def test_a_finished_stage_reads_like_a_running_one(folder: RunFolder) -> None:
 def test_the_same_lines_make_the_same_parquet(folder: RunFolder, tmp_path: Path) -> None:
     source = folder.stage(1, Stage.TASKS).rollouts
     made = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
-    rows = [compact(source, path, RecordKind.ROLLOUTS) for path in made]
+    rows = [
+        write_columns(source, path, RecordKind.ROLLOUTS.model, looked_up=RecordKind.ROLLOUTS.looked_up)
+        for path in made
+    ]
     assert (
         made[0].read_bytes() == made[1].read_bytes()
         and rows[0] == rows[1] == pq.read_metadata(made[0]).num_rows
@@ -129,9 +132,10 @@ def _peak(folder: Path, line: bytes, *, groups: int) -> int:
     source = folder / f"{groups}.jsonl"
     source.write_bytes(line * (groups * ROWS_PER_GROUP))
     program = (
-        "import sys, pathlib; from scope_selfplay.store.columns import compact, RecordKind\n"
+        "import sys, pathlib; from scope_selfplay.store.columns import RecordKind, write_columns\n"
         "from tests.peak_memory import peak_memory\n"
-        "source = pathlib.Path(sys.argv[1]); compact(source, source.with_suffix('.parquet'), RecordKind.GRADES)\n"
+        "source = pathlib.Path(sys.argv[1]); model = RecordKind.GRADES.model\n"
+        "write_columns(source, source.with_suffix('.parquet'), model)\n"
         "print(peak_memory())"
     )
     return printed(program, source)
@@ -143,11 +147,11 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
     source = folder.stage(1, Stage.TASKS).candidates
     whole = source.read_bytes()
     source.write_bytes(whole[:-30])
-    assert compact(source, tmp_path / "a.parquet", RecordKind.CANDIDATES) == 29
+    assert write_columns(source, tmp_path / "a.parquet", RecordKind.CANDIDATES.model) == 29
     lines = whole.split(b"\n")
     source.write_bytes(b"\n".join([*lines[:7], b'{"id": 1', *lines[8:]]))
     with pytest.raises(RecordError, match=r"candidates\.jsonl:8: damaged record"):
-        compact(source, tmp_path / "b.parquet", RecordKind.CANDIDATES)
+        write_columns(source, tmp_path / "b.parquet", RecordKind.CANDIDATES.model)
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 
