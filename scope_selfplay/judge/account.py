@@ -66,18 +66,16 @@ class JudgeRecords:
 
     calls: int = 0
     failed: int = 0
-    unreadable: int = 0
     missing: int = 0
     stand_in_anchor: bool = False
     graph: ComparisonGraph = field(default_factory=ComparisonGraph)
     values: list[Value] = field(default_factory=list)
 
-    def count(self, verdict: Verdict, *, missing: bool = False) -> None:
+    def count(self, verdict: Verdict, *, missing: bool) -> None:
         """One that took no call is not counted."""
         if verdict.attempts:
             self.calls += 1
             self.failed += verdict.fault is not None
-            self.unreadable += verdict.fault is Fault.UNREADABLE
             self.missing += missing
 
     def of(self, kind: type[V]) -> list[V]:

@@ -19,6 +19,7 @@ from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
+    Fault,
     Grade,
     Score,
     Selection,
@@ -31,7 +32,6 @@ from scope_selfplay.corpus.sample import TaskSource, assign_sources, shuffled, t
 from scope_selfplay.inference.checkpoints import parameters_of
 from scope_selfplay.judge.account import (
     ACCOUNT,
-    JudgeRecords,
     MeteredJudge,
     StageAccount,
     check_failure_budget,
@@ -140,15 +140,18 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
 
 def write_account(folder: StageFolder, judge: object) -> None:
     """The verdicts behind the records, and what a model judge was asked: of this process, and of ranks that it led."""
-    tally = tally_of_records(folder)
     roles: dict[PromptRole, Counter[str]] = defaultdict(Counter)
     if isinstance(judge, ModelJudge):
         ranks = (read_account(path).roles for path in folder.work.glob("rank-*"))
         asked: list[Mapping[PromptRole, Mapping[str, int]]] = [judge.roles, *ranks]
         for role, counts in itertools.chain.from_iterable(each.items() for each in asked):
             roles[role].update(counts)
+    faults = [verdict.fault for verdict in _verdicts_in(folder) if verdict.attempts]
     account = StageAccount(
-        calls=tally.calls, unreadable=tally.unreadable, failed=tally.failed, roles=dict(sorted(roles.items()))
+        calls=len(faults),
+        unreadable=faults.count(Fault.UNREADABLE),
+        failed=len(faults) - faults.count(None),
+        roles=dict(sorted(roles.items())),
     )
     write_atomic(folder.path / ACCOUNT, account.model_dump_json(indent=1) + "\n")
 
@@ -271,12 +274,11 @@ def shares_in(folder: StageFolder) -> list[Path]:
     return sorted(path for path in (folder.work / "shares").glob("*-of-*-*") if path.is_dir())
 
 
-def tally_of_records(folder: StageFolder) -> JudgeRecords:
+def _verdicts_in(folder: StageFolder) -> list[Verdict]:
     """Every verdict behind the records that a stage keeps, whichever try it came from.
 
     Candidates of one task share its gate verdicts: the judge was asked once.
     """
-    tally = JudgeRecords()
     candidates = read_records(folder.candidates, Candidate)
     gates = {(candidate.task or candidate).id: candidate.gates for candidate in candidates}
     verdicts: list[Verdict | None] = [verdict for asked in gates.values() for verdict in asked.values()]
@@ -284,10 +286,7 @@ def tally_of_records(folder: StageFolder) -> JudgeRecords:
     verdicts += [comparison.verdict for comparison in read_records(folder.comparisons, Comparison)]
     verdicts += [selection.verdict for selection in read_records(folder.selections, Selection)]
     verdicts += [score.verdict for score in read_records(folder.scores, Score)]
-    for verdict in verdicts:
-        if verdict is not None:
-            tally.count(verdict)
-    return tally
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 def stage_sources(
