@@ -7,7 +7,7 @@ stage is never written again, so both may hold the same files, as hard links whe
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,39 +141,32 @@ def _value(config: RunConfig, name: str) -> Any:
 
 
 def _share(old: RunFolder, new: RunFolder, config: RunConfig, after: int) -> tuple[int, int]:
-    """The shared files, linked or copied; what a run keeps for itself is copied."""
+    """How many of the shared files are linked, and how many copied; what a run keeps for itself is copied."""
+    linked: list[bool] = []
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError as error:
+            # Some file systems have no links.
+            if error.errno not in LINK_FAULTS:
+                raise
+            shutil.copy2(source, target)
+            linked.append(False)
+        else:
+            linked.append(True)
+
     new.path.mkdir()
     shutil.copytree(old.prompts, new.prompts)
     for file in (old.index, old.path / KEY_FILE):
         if file.exists():
             shutil.copy2(file, new.path / file.name)
-    linked = [
-        _link(path, new.path / path.relative_to(old.path)) for path in _shared_files(old, config, after)
-    ]
-    return sum(linked), len(linked) - sum(linked)
-
-
-def _shared_files(old: RunFolder, config: RunConfig, after: int) -> Iterator[Path]:
-    yield old.corpus
+    link(str(old.corpus), str(new.corpus))
+    hidden = shutil.ignore_patterns(".*")
     for number, stage in _shared_stages(config, after):
-        folder = old.stage(number, stage).path
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        yield from (
-            path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)
-        )
-
-
-def _link(source: Path, target: Path) -> bool:
-    """Whether the two are one file; a copy where the file system cannot have that."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in LINK_FAULTS:
-            raise
-        shutil.copy2(source, target)
-        return False
-    return True
+        source, target = (each.stage(number, stage).path for each in (old, new))
+        shutil.copytree(source, target, ignore=hidden, copy_function=link)
+    return sum(linked), len(linked) - sum(linked)
 
 
 @click.command()
