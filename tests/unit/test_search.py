@@ -2,9 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.net.guard import secret
 from scope_selfplay.search.searcher import IndexRecord, open_retriever
 from scope_selfplay.store.folder import RunFolder
+from tests.engines import served
 
 HERE = IndexRecord(identity="bm25-c", kind="bm25", rows=2, corpus_hash="c")
 SERVED = IndexRecord(identity="bm25-i-c", kind="bm25", rows=2, corpus_hash="c", index_hash="i")
@@ -70,29 +68,6 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert secret(None, "search.api_key_env") is None
 
 
-class Answering(BaseHTTPRequestHandler):
-    def answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *words: object) -> None: ...
-
-
-@contextmanager
-def serving(handler: type[Answering]) -> Iterator[str]:
-    running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=running.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{running.server_port}"
-    finally:
-        running.shutdown()
-        running.server_close()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -102,11 +77,7 @@ def serving(handler: type[Answering]) -> Iterator[str]:
     ],
 )
 def test_a_server_that_refuses_is_the_settings_fault(tmp_path: Path, status: int, said: str) -> None:
-    class Refusing(Answering):
-        def do_GET(self) -> None:
-            self.answer(status)
-
-    with serving(Refusing) as url, pytest.raises(ConfigError, match=said):
+    with served(lambda *_: (status, {})) as url, pytest.raises(ConfigError, match=said):
         open_retriever(SearchConfig(url=url), DOCUMENTS, RunFolder(tmp_path), lambda fault: None)
 
 
@@ -114,11 +85,7 @@ def test_a_server_that_refuses_is_the_settings_fault(tmp_path: Path, status: int
 def test_a_retriever_that_hangs_is_waited_for_no_longer_than_an_outage(tmp_path: Path) -> None:
     closing = threading.Event()
 
-    class Hanging(Answering):
-        def do_GET(self) -> None:
-            closing.wait(60)
-
-    with serving(Hanging) as url:
+    with served(lambda *_: (200, closing.wait(60))) as url:
         settings = SearchConfig(url=url, outage=0.5)
         with pytest.raises(SearchError, match=r"no answer within 0\.5 s.*run the same command"):
             open_retriever(settings, DOCUMENTS, RunFolder(tmp_path), lambda fault: None)
@@ -128,14 +95,12 @@ def test_a_retriever_that_hangs_is_waited_for_no_longer_than_an_outage(tmp_path:
 def test_a_run_says_once_that_its_retriever_does_not_answer_and_once_that_it_does(tmp_path: Path) -> None:
     statuses, said = [200, 503, 503, 200], list[str]()
 
-    class Restarting(Answering):
-        def do_GET(self) -> None:
-            self.answer(200, b'{"identity": "mine"}')
+    def restarting(method: str, path: str, body: object) -> tuple[int, object]:
+        if method == "GET":
+            return 200, {"identity": "mine"}
+        return statuses.pop(0), {"result": [[]]}
 
-        def do_POST(self) -> None:
-            self.answer(statuses.pop(0), b'{"result": [[]]}')
-
-    with serving(Restarting) as url:
+    with served(restarting) as url:
         settings = SearchConfig(url=url, outage=60.0)
         searcher = open_retriever(settings, DOCUMENTS, RunFolder(tmp_path), lambda fault: None, said.append)
         assert asyncio.run(searcher.search("heron", 3)) == [] and statuses == []
