@@ -14,7 +14,7 @@ import math
 import threading
 import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from retrieval.passages import Passages, split_contents
 from retrieval.wire import LONGEST_QUERY, Index
 from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError
 from scope_selfplay.base.values import Document, Passage
-from scope_selfplay.net.client import Client, Refused, RetryPolicy, ServerUnavailable
+from scope_selfplay.net.client import Client, Refused, ServerUnavailable
 from scope_selfplay.net.json import parse_object
 
 
@@ -114,23 +114,9 @@ class RemoteSearcher(ABC):
 class HttpSearcher(RemoteSearcher):
     """Searches one server of ours."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        expected_identity: str | None = None,
-        token: str | None = None,
-        retry_policy: RetryPolicy | None = None,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """`say` as in Client. Raises ConfigError for a URL that is not http(s)."""
-        client = Client(
-            url.rstrip("/").removesuffix("/retrieve"),
-            what="retriever URL",
-            token=token,
-            retry_policy=retry_policy,
-            say=say,
-        )
+    def __init__(self, url: str, *, expected_identity: str | None = None, **options: Any) -> None:
+        """`options` as of Client. Raises ConfigError for a URL that is not http(s)."""
+        client = Client(url.rstrip("/").removesuffix("/retrieve"), what="retriever URL", **options)
         super().__init__(client, expected_identity, what=client.url)
 
     async def search(self, query: str, topk: int) -> list[Passage]:
