@@ -176,7 +176,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def sampling_device(wanted: str) -> str:
-    """The device of a policy that this process only samples: the GPU of this rank, or the CPU. `wanted`: model.device.
+    """The device of a policy that is only sampled: the GPU of this rank, or the CPU. `wanted`: auto, cuda or cpu.
 
     Raises ConfigError for a GPU that torch does not see.
     """

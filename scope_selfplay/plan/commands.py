@@ -9,7 +9,7 @@ import click
 from pydantic import ValidationError
 
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.base.errors import CheckpointError, Finding, State, UserError
+from scope_selfplay.base.errors import CheckpointError, Finding, UserError
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.plan.load import ResourcePlan, RetrievalPlan, make_plan
@@ -81,24 +81,18 @@ def plan(
 
 def _documents(settings: RunConfig) -> Finding | None:
     """The documents that the run has, held against those that its stages take; None where it reads none."""
-    from scope_selfplay.plan.preflight import check_documents, embedded_pool, pool_of
+    from scope_selfplay.plan.preflight import check_documents, pool_of, unread_documents
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import run_documents
 
     path = settings.corpus.path
-    if path == "none":
-        return None
-    if path == "embedded":
-        return check_documents(settings, embedded_pool(settings.corpus))
-    if not Path(path).exists():
-        return Finding(WHAT, f"{path} is not on this machine and not counted", State.OK)
+    if path in ("none", "embedded") or not Path(path).exists():
+        return unread_documents(settings, "is not on this machine and not counted")
     try:
         documents = run_documents(settings, load_pack(pack_path(settings.domain)))
     except CheckpointError as error:
         # How long a document may be is counted by the policy's tokenizer, which may be on a cluster only.
-        return Finding(
-            WHAT, f"those in {path} are not counted without the policy's tokenizer ({error})", State.OK
-        )
+        return unread_documents(settings, f"is not counted without the policy's tokenizer ({error})")
     return check_documents(settings, pool_of(documents))
 
 

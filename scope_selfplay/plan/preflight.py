@@ -13,7 +13,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
-from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, CorpusConfig, RunConfig
+from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
 from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import HELD_OUT, read_article
 from scope_selfplay.judge.endpoint import ask_endpoints
@@ -246,19 +246,21 @@ def examine_before_begin(
 
 def examine_for_cluster(config: RunConfig) -> list[Finding]:
     """What is known of a cluster's run from elsewhere, without its documents, model and servers."""
-    corpus, checks = config.corpus, [check for check in budgets(config) if check.state is not State.OK]
-    if corpus.path == "embedded":
-        checks.append(check_documents(config, embedded_pool(corpus)))
-    elif corpus.path != "none":
-        total = sum(need.count for need in document_needs(config))
-        found = f"{total:,} are needed if every one gives a task; {corpus.path} is on the run's volume and not counted"
-        checks.append(Finding(WHAT, found, State.OK))
+    checks = [check for check in budgets(config) if check.state is not State.OK]
+    documents = unread_documents(config, "is on the run's volume and not counted")
     gates = DEFAULT_GATES if config.judge.gates is None else config.judge.gates
-    return [*checks, *check_estimate(config, len(gates), None)]
+    return [*checks, *([documents] if documents else []), *check_estimate(config, len(gates), None)]
 
 
-def embedded_pool(corpus: CorpusConfig) -> Pool:
-    return Pool(corpus.sample or ARTICLES, HELD_OUT_ARTICLES)
+def unread_documents(config: RunConfig, why: str) -> Finding | None:
+    """What is known of a run's documents without reading them; None where it has none."""
+    path = config.corpus.path
+    if path == "none":
+        return None
+    if path == "embedded":
+        return check_documents(config, Pool(config.corpus.sample or ARTICLES, HELD_OUT_ARTICLES))
+    total = sum(need.count for need in document_needs(config))
+    return Finding(WHAT, f"{total:,} are needed if every one gives a task; {path} {why}", State.OK)
 
 
 def pool_of(documents: Sequence[Document]) -> Pool:
