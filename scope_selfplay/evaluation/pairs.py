@@ -26,7 +26,7 @@ from scope_selfplay.base.values import (
     rng_from,
 )
 from scope_selfplay.evaluation.rows import Item
-from scope_selfplay.judge.fences import same_text, shown_answer
+from scope_selfplay.judge.fences import View, shown
 from scope_selfplay.judge.protocol import Judge, PairQuestion, Reply, Style
 
 ALL_JUDGES = "all judges"
@@ -49,7 +49,8 @@ class Pairing(NamedTuple):
     @property
     def is_tie(self) -> bool:
         """Whether both answers are the same, so that no judge needs to be asked."""
-        return same_text(shown_answer(self.first.answer), shown_answer(self.second.answer))
+        one, other = (shown(each, View.ANSWER).identity for each in (self.first, self.second))
+        return one == other
 
     @property
     def place(self) -> tuple[str, str, int]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.text import FAMILIES, ControlTags, clean, is_blank, plain
-from scope_selfplay.base.values import Rollout, ToolCall, Truncation, Turn
+from scope_selfplay.base.values import Rollout, Truncation, Turn
 from scope_selfplay.config.judge import EndpointConfig
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.dialects.turns import ANSWER_TAGS, split_thinking
@@ -101,16 +101,6 @@ class Fencer:
 def fence_key(*secret: str | int) -> bytes:
     """The key of a run's fences, from its seed; it is in no prompt."""
     return hashlib.sha256("\x1f".join(["scope fences", *map(str, secret)]).encode()).digest()
-
-
-def same_text(first: str, second: str) -> bool:
-    """Whether two texts are one to a judge: up to the limit, in their plain form, with white space run together."""
-    return plain_text(first) == plain_text(second)
-
-
-def plain_text(text: str) -> str:
-    """What a text is to a judge: equal results are one text to it."""
-    return " ".join(plain(clean(text)[:LIMIT]).split())
 
 
 @dataclass(frozen=True)
@@ -205,8 +195,11 @@ class Shown:
 
     @property
     def identity(self) -> str:
-        """Equal for what is one and the same to a judge: nobody needs to be asked which is better."""
-        return "\x1f".join(f"{name}\x1e{plain_text(text)}" for name, text in self.parts)
+        """Equal for what is one and the same to a judge, so that nobody needs to be asked which is better: up to the
+        limit, in its plain form, with white space run together.
+        """
+        plainly = ((name, " ".join(plain(clean(text)[:LIMIT]).split())) for name, text in self.parts)
+        return "\x1f".join(map("\x1e".join, plainly))
 
 
 def shown(rollout: Rollout, view: View) -> Shown:
@@ -233,31 +226,22 @@ def without_thoughts(rollout: Rollout) -> Rollout:
 
 def _parts_of(turn: Turn) -> list[tuple[str, str]]:
     parts = [("thought", turn.thinking)] if turn.thinking else []
+    ends, call = [ANSWER_TAGS[0]], turn.call
+    if turn.query is not None or call is not None:
+        ends += [*_CALLS, *([f"<{call.tool}>"] if call else [])]
     # Many models reason outside of any think tags, before they answer or search.
-    called = [] if turn.call is None else [f"<{turn.call.tool}>"]
-    calls = turn.query is not None or turn.call is not None
-    ends = [ANSWER_TAGS[0], *_CALLS, *called] if calls else [ANSWER_TAGS[0]]
-    reasoning = _before(_open_text(turn), ends)
+    reasoning = re.split("|".join(map(re.escape, ends)), _open_text(turn))[0].strip()
     parts += [("reasoning", reasoning)] if reasoning else []
-    if turn.query is None:
-        return [*parts, *_call_of(turn.call)] if turn.call else parts
-    found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
-    return [*parts, ("search", turn.query), (_RESULTS, found)]
-
-
-def _call_of(call: ToolCall) -> list[tuple[str, str]]:
-    return [("call", f"{call.tool} {call.arguments}"), (_RESULTS, call.result)]
+    if turn.query is not None:
+        found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
+        return [*parts, ("search", turn.query), (_RESULTS, found)]
+    if call is not None:
+        return [*parts, ("call", f"{call.tool} {call.arguments}"), (_RESULTS, call.result)]
+    return parts
 
 
 def _open_text(turn: Turn) -> str:
     return split_thinking(turn.text, may_begin_inside=turn.thinking is not None)[1]
-
-
-def _before(text: str, tags: Sequence[str]) -> str:
-    """The text up to the first of these tags."""
-    for tag in tags:
-        text = text.partition(tag)[0]
-    return text.strip()
 
 
 def is_opener(answer: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.values import Outcome, Rollout, Verdict, rng_from
-from scope_selfplay.judge.fences import same_text, shown_answer
+from scope_selfplay.judge.fences import View, shown, shown_answer
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Question, Reply, Style
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.play.person import Console, PersonLeftError, new_part
@@ -196,8 +196,8 @@ def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[
     found: list[ForPerson] = []
     for task_id in sorted(mine.keys() & theirs.keys() & tasks.keys()):
         pair = [mine[task_id], theirs[task_id]]
-        texts = [shown_answer(each.answer) for each in pair]
-        if frozenset(rollout.id for rollout in pair) in done or same_text(*texts):
+        alike = len({shown(each, View.ANSWER).identity for each in pair}) == 1
+        if frozenset(rollout.id for rollout in pair) in done or alike:
             continue
         rng_from("play compare", person, task_id, *sorted((one, other))).shuffle(pair)
         found.append(_for_comparison(PairQuestion(tasks[task_id], *pair, style=Style.ANSWERS), person))

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.base.text import clean
-from scope_selfplay.base.values import Truncation
-from scope_selfplay.judge.fences import Fencer, fence_key, read_fences, same_text, text_outside
+from scope_selfplay.base.values import Rollout, Truncation
+from scope_selfplay.judge.fences import Fencer, View, fence_key, read_fences, shown, text_outside
 from scope_selfplay.judge.replies import parse_score
 from scope_selfplay.testing.attacks import as_read, control_tag_in
 from tests.text_work import assert_linear
@@ -122,8 +122,11 @@ def test_outside_is_what_the_prompt_says_by_itself() -> None:
 
 
 def test_texts_are_the_same_after_folding_and_white_space() -> None:
-    assert same_text("It  is\n1936.", "\uff29t is 1936. ")
-    assert not same_text("It is 1936.", "It is 1937.")
+    seen = [
+        shown(Rollout.of_answer(text), View.ANSWER).identity
+        for text in ("It  is\n1936.", "\uff29t is 1936. ", "It is 1937.")
+    ]
+    assert seen[0] == seen[1] != seen[2]
 
 
 @pytest.mark.parametrize(
