@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -253,20 +253,13 @@ def examine(cluster: Kubectl) -> list[Finding]:
     looks = {"storage": _storage, "GPUs": _gpus, "quotas": _quotas, "DNS": _names, "volume": _volume}
     for what, look in looks.items():
         try:
-            found, is_fine, advice = look(cluster)
-            findings.append(Finding(what, found, passed(is_fine), advice))
+            findings.append(look(cluster))
         except ScopeError as error:
             findings.append(Finding(what, f"cannot be seen ({error})", State.OK))
     return findings
 
 
-class _Seen(NamedTuple):
-    found: str
-    is_fine: bool
-    advice: str = ""
-
-
-def _storage(cluster: Kubectl) -> _Seen:
+def _storage(cluster: Kubectl) -> Finding:
     """A volume that waits for the claim as the base has it is as good as a class."""
     found = [
         f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}"
@@ -275,24 +268,24 @@ def _storage(cluster: Kubectl) -> _Seen:
     kept = [each for each in volumes_seen(cluster) if is_kept_for(each, CLAIM, cluster.namespace)]
     found += [f"the PersistentVolume {each['metadata']['name']} waits for {CLAIM}" for each in kept[:1]]
     advice = f"make a PersistentVolume for the claim {CLAIM}, or ask for a StorageClass with ReadWriteMany"
-    return _Seen(", ".join(found) or "no StorageClass", bool(found), advice)
+    return Finding("storage", ", ".join(found) or "no StorageClass", passed(found), advice)
 
 
-def _gpus(cluster: Kubectl) -> _Seen:
+def _gpus(cluster: Kubectl) -> Finding:
     nodes = cluster.objects("nodes")
     offered = {node["metadata"]["name"]: gpus_offered(node, "nvidia.com/gpu") for node in nodes}
     found = ", ".join(f"{name} {count:.0f}" for name, count in offered.items() if count)
     advice = "not needed for k8s/runs/tiny; paper scale needs 6 GPUs and NVIDIA's device plugin"
-    return _Seen(found or f"none on {len(nodes)} nodes", bool(found), advice)
+    return Finding("GPUs", found or f"none on {len(nodes)} nodes", passed(found), advice)
 
 
-def _quotas(cluster: Kubectl) -> _Seen:
+def _quotas(cluster: Kubectl) -> Finding:
     quotas = [(quota.get("status") or {}).get("hard") or {} for quota in cluster.objects("resourcequotas")]
     hard = [f"{name}={value}" for quota in quotas for name, value in quota.items()]
-    return _Seen(", ".join(hard) or "none in this namespace", is_fine=True)
+    return Finding("quotas", ", ".join(hard) or "none in this namespace", State.OK)
 
 
-def _names(cluster: Kubectl) -> _Seen:
+def _names(cluster: Kubectl) -> Finding:
     """Whether the policies of k8s/shared let a run's pods ask for names: the DNS that they select has to be in pods."""
     pods = cluster.objects("pods", f"{_DNS} in ({', '.join(_DNS_PODS)})", everywhere=True)
     found = sorted({pod["metadata"]["labels"][_DNS] for pod in pods})
@@ -300,12 +293,14 @@ def _names(cluster: Kubectl) -> _Seen:
         "where NetworkPolicies are enforced add the component node-dns, except on OpenShift and with GKE's Cloud DNS; "
         "else no pod of a run finds its servers"
     )
-    return _Seen(", ".join(found) or f"no pod of {' or '.join(_DNS_PODS)}", bool(found), advice)
+    return Finding("DNS", ", ".join(found) or f"no pod of {' or '.join(_DNS_PODS)}", passed(found), advice)
 
 
-def _volume(cluster: Kubectl) -> _Seen:
+def _volume(cluster: Kubectl) -> Finding:
     probed = probe_finding(cluster)
-    return _Seen(probed.what, probed.state is not State.STOP, "take a volume that can do it")
+    return Finding(
+        "volume", probed.what, passed(probed.state is not State.STOP), "take a volume that can do it"
+    )
 
 
 def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
