@@ -9,7 +9,7 @@ import contextlib
 import errno
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +21,7 @@ from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest
 from retrieval.passages import Passages, write_passages
 from scope_selfplay.base.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Value
 from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folder import checksum
@@ -39,12 +40,7 @@ CONTENT = {
     "vectors_hash": "other --vectors, or none where some are given now",
 }
 """What another value of a recipe's field means, where the value itself tells a person nothing."""
-Progress = Callable[[str, int, int], None]
-"""Called with a step's name, the rows done and the rows in all (0 while unknown)."""
-
-
-def silent(step: str, done: int, total: int) -> None:
-    return
+SILENT = Progress()
 
 
 class Recipe(Value):
@@ -147,11 +143,12 @@ def difference(before: Recipe, now: Recipe) -> str:
 def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
     """The corpus in `folder`, written unless that is done. Raises CorpusError for an empty or invalid one."""
     done = folder / STORED
+    progress.begin("passages", None)
     if not done.exists():
 
         def on_row(written: int) -> None:
             if written % 10_000 == 0:
-                progress("passages", written, 0)
+                progress.advance(written)
 
         size, corpus_hash = write_passages(documents, folder, on_row)
         if not size:
@@ -159,12 +156,13 @@ def store_passages(documents: Iterable[Document], folder: Path, progress: Progre
         write_atomic(done, StoredCorpus(rows=size, corpus_hash=corpus_hash).model_dump_json(indent=1) + "\n")
     stored = read_value(done, StoredCorpus, "build in another folder")
     assert stored is not None
-    progress("passages", stored.rows, stored.rows)
+    progress.advance(stored.rows)
+    progress.end(f"{stored.rows:,}")
     return Passages.open(folder, stored.corpus_hash)
 
 
 def build_bm25(
-    documents: Iterable[Document], folder: Path, recipe: Recipe | None = None, progress: Progress = silent
+    documents: Iterable[Document], folder: Path, recipe: Recipe | None = None, progress: Progress = SILENT
 ) -> IndexManifest:
     """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `open_build` does."""
     from retrieval.bm25 import Bm25Index
@@ -175,9 +173,9 @@ def build_bm25(
             return finished
         start = time.monotonic()
         passages = store_passages(documents, folder, progress)
-        progress("bm25", 0, passages.size)
+        progress.begin("bm25", passages.size)
         Bm25Index.build(passages).save(folder)
-        progress("bm25", passages.size, passages.size)
+        progress.end()
         manifest = IndexManifest(
             kind=index_folder.IndexKind.BM25,
             profile="bm25",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from retrieval import dense
 from retrieval import folder as index_folder
 from retrieval.bert_onnx import Pooling, read_pooling
-from retrieval.build import Progress, Recipe, finish_build, open_build, silent, store_passages
+from retrieval.build import SILENT, Recipe, finish_build, open_build, store_passages
 from retrieval.dense import TOPK, SearchEffort, exact, measure, tune
 from retrieval.encoder import (
     FAMILIES,
@@ -37,6 +37,7 @@ from retrieval.folder import IndexManifest, RecallReport, map_array
 from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from scope_selfplay.base.errors import CheckpointError, ConfigError, CorpusError, RunMismatchError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, numpy_rng_from
 
 TRAINED = "trained.faiss"
@@ -89,7 +90,7 @@ class DenseBuild:
 
 
 def build_dense(
-    documents: Iterable[Document], plan: DenseBuild, progress: Progress = silent
+    documents: Iterable[Document], plan: DenseBuild, progress: Progress = SILENT
 ) -> IndexManifest:
     """A dense index in `plan.folder`.
 
@@ -179,7 +180,7 @@ def _vectors(
         return _encode(passages, encoder, plan, progress)
     published = PublishedVectors(plan.vectors)
     published.check(passages, encoder)
-    progress("take vectors", passages.size, passages.size)
+    progress.say(f"{plan.vectors}: {passages.size:,} vectors are taken")
     return published
 
 
@@ -189,6 +190,7 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
     shards = VectorShards(folder, plan.shard_rows, passages.size)
     work = GpuPassages(plan.recipe.encoder, FAMILIES[plan.recipe.family]) if plan.on_gpu else encoder
     batch_rows = GPU_BATCH if plan.on_gpu else BATCH
+    progress.begin("encode", passages.size)
     for start in shards.starts:
         rows = range(start, shards.end(start))
         if not shards.has(start, encoder.dimensions):
@@ -197,9 +199,10 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
                 batch = rows[first : first + batch_rows]
                 texts = [passages.contents(row) for row in batch]
                 vectors[first : first + len(batch)] = work.passages(texts)
-                progress("encode", batch[-1] + 1, passages.size)
+                progress.advance(batch[-1] + 1)
             index_folder.save_array(shards.path(start), vectors)
-        progress("encode", shards.end(start), passages.size)
+        progress.advance(shards.end(start))
+    progress.end()
     return shards
 
 
@@ -220,9 +223,10 @@ def _index(
         index_folder.write_stacked(plan.folder / dense.FLAT, shape, plan.vector_type, shards)
         index = dense.ExhaustiveSearch(map_array(plan.folder / dense.FLAT, axes=2))
     texts = gate_texts(passages, plan)
-    progress("recall gate", 0, len(texts))
+    progress.begin("recall gate", None)
     queries = in_batches(encoder.queries, texts)
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
+    progress.end()
     if isinstance(index, dense.IvfIndex):
         effort, report = tune(index, queries, expected, target)
         if report.recall < target:
@@ -247,10 +251,12 @@ def _build_ivf(
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
     index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
+    progress.begin("index", shape[0])
     for block in shards:
         # `add` and never `add_core`: on fast-scan indexes the latter stores garbage without a word.
         index.add(np.ascontiguousarray(block, dtype=np.float32))
-        progress("index", index.ntotal, shape[0])
+        progress.advance(index.ntotal)
+    progress.end()
     _write_index(index, plan.folder / dense.IVF)
     is_fine = plan.profile is ProfileName.COMPACT
     if is_fine:
@@ -265,11 +271,12 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
     """A trained, empty index; training 65,536 cells takes an hour, so it is kept for a restart."""
     if path.exists():
         return faiss.read_index(str(path))
-    progress("train", 0, len(sample))
+    progress.begin("train", None)
     index = faiss.index_factory(sample.shape[1], description, faiss.METRIC_INNER_PRODUCT)
     # Small corpora cannot offer what FAISS would like; our own gate judges the result.
     faiss.extract_index_ivf(index).cp.min_points_per_centroid = 1
     index.train(sample)
+    progress.end()
     _write_index(index, path)
     return index
 

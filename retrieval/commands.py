@@ -14,9 +14,10 @@ from click.core import ParameterSource
 from retrieval.profiles import ProfileName
 from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.base.machine import available_cpus
+from scope_selfplay.base.terminal import shown_progress
 
 if TYPE_CHECKING:
-    from retrieval.build import Progress, Recipe
+    from retrieval.build import Recipe
     from scope_selfplay.base.values import Document
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -94,13 +95,14 @@ def build(
     documents = read_documents(source, skipped)
     if recipe.chunk_tokens:
         documents = chunked(documents, recipe.chunk_tokens)
-    if is_dense:
-        from retrieval.build_dense import DenseBuild, build_dense
+    with shown_progress() as progress:
+        if is_dense:
+            from retrieval.build_dense import DenseBuild, build_dense
 
-        plan = DenseBuild(folder, recipe, threads, questions=asked, vectors=vectors)
-        manifest = build_dense(documents, plan, _progress())
-    else:
-        manifest = build_bm25(documents, folder, recipe, _progress())
+            plan = DenseBuild(folder, recipe, threads, questions=asked, vectors=vectors)
+            manifest = build_dense(documents, plan, progress)
+        else:
+            manifest = build_bm25(documents, folder, recipe, progress)
     if skipped:
         click.echo(f"{source}: {listed(skipped)}", err=True)
     click.echo(f"{manifest.identity}  {manifest.rows:,} passages  {manifest.size / 1e9:.2f} GB  {folder}")
@@ -205,22 +207,6 @@ def _encoder_speed(recipe: "Recipe", documents: list["Document"], threads: int) 
         start = time.perf_counter()
         work.passages(texts)
         return len(texts) / (time.perf_counter() - start), encoder.dimensions
-
-
-def _progress() -> "Progress":
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    starts: dict[str, float] = {}
-
-    def show(step: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        start = starts.setdefault(step, now)
-        left = (now - start) / done * (total - done) if done and total else 0.0
-        share = f"{done:,} of {total:,}, {left / 60:.0f} min left" if total else f"{done:,}"
-        console.print(f"{step}: {share}", end="\n" if total and done >= total else "\r")
-
-    return show
 
 
 @click.group()

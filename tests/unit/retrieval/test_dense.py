@@ -1,7 +1,7 @@
 """Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from retrieval.dense import (
 from retrieval.folder import IndexManifest, read_manifest
 from retrieval.profiles import ProfileName, factory
 from scope_selfplay.base.errors import RecordError, RunMismatchError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
@@ -120,12 +121,29 @@ class Interrupted(Exception):
     pass
 
 
-def stop_after(step: str, rows: int) -> Callable[[str, int, int], None]:
-    def progress(now: str, done: int, total: int) -> None:
-        if now == step and done >= rows:
+class StopAfter(Progress):
+    def __init__(self, step: str, rows: int) -> None:
+        self.step, self.rows, self.now = step, rows, ""
+
+    def begin(self, title: str, total: int | None) -> None:
+        self.now = title
+        self.advance(0)
+
+    def advance(self, done: int, note: str = "") -> None:
+        if self.now == self.step and done >= self.rows:
             raise Interrupted
 
-    return progress
+
+class Encoded(Progress):
+    def __init__(self) -> None:
+        self.now, self.rows = "", list[int]()
+
+    def begin(self, title: str, total: int | None) -> None:
+        self.now = title
+
+    def advance(self, done: int, note: str = "") -> None:
+        if self.now == "encode":
+            self.rows.append(done)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +156,7 @@ def test_an_interrupted_build_resumes_to_the_same_index(
     whole = build_dense(documents, DenseBuild(tmp_path / "a", recipe(model, "compact"), shard_rows=64))
     plan = DenseBuild(tmp_path / "b", recipe(model, "compact"), shard_rows=64)
     with pytest.raises(Interrupted):
-        build_dense(documents, plan, stop_after(step, rows))
+        build_dense(documents, plan, StopAfter(step, rows))
     with pytest.raises(RecordError, match="not finished"):
         read_manifest(tmp_path / "b")
     assert build_dense(documents, plan).identity == whole.identity
@@ -165,10 +183,10 @@ def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Pa
     small = [Document(id=str(n), title="", text=f"{words[n % 5]} {n}") for n in range(9000)]
     plan = DenseBuild(tmp_path / "index", recipe(tiny, "flat"))
     with pytest.raises(Interrupted):
-        build_dense(small, plan, stop_after("encode", 8500))
-    encoded: list[int] = []
-    build_dense(small, plan, lambda step, done, total: encoded.append(done) if step == "encode" else None)
-    assert encoded[:2] == [8192, 8256]
+        build_dense(small, plan, StopAfter("encode", 8500))
+    encoded = Encoded()
+    build_dense(small, plan, encoded)
+    assert encoded.rows[:2] == [8192, 8256]
 
 
 def test_shards_of_another_size_are_not_taken_for_these(
@@ -176,7 +194,7 @@ def test_shards_of_another_size_are_not_taken_for_these(
 ) -> None:
     plan = DenseBuild(tmp_path, recipe(model, "flat"), shard_rows=128)
     with pytest.raises(Interrupted):
-        build_dense(documents, plan, stop_after("encode", 200))
+        build_dense(documents, plan, StopAfter("encode", 200))
     with pytest.raises(RunMismatchError, match=r"000\.npy holds \(128, 64\) values, expected \(64, 64\)"):
         build_dense(documents, dataclasses.replace(plan, shard_rows=64))
 
