@@ -87,8 +87,9 @@ class EvaluationFolder:
 
     def begin(self, spec: EvaluationSpec, items: Sequence[BaseModel]) -> None:
         """Write what the evaluation is. Raises RunMismatchError where the folder holds another one."""
-        before = self.read_spec()
-        if before is not None and (changed := _changed(before, spec)):
+        before, new = self.read_spec(), spec.model_dump(mode="json")
+        old = {} if before is None else before.model_dump(mode="json", exclude={"version"})
+        if changed := [name for name in old if old[name] != new[name]]:
             raise RunMismatchError(
                 f"{self.path}: holds another evaluation (other: {', '.join(changed)}); use another --out, or the "
                 "settings that it was begun with"
@@ -113,11 +114,6 @@ class EvaluationFolder:
                 f"{self.path}: {joining.name} was {known[joining.name].identity} and is now {joining.identity}; use "
                 "another --out"
             )
-
-
-def _changed(before: EvaluationSpec, now: EvaluationSpec) -> list[str]:
-    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
-    return [name for name in old if name != "version" and old[name] != new[name]]
 
 
 def settle_lines(

@@ -202,22 +202,14 @@ async def judge_pair(judge: Judge, item: Item, pairing: Pairing) -> PairVerdict:
     )
 
 
-class _Met(NamedTuple):
-    """One comparison as `one` sees it: `share` is 1, 1/2 or 0, a mean of several judges, or None without a verdict."""
-
-    item_id: str
-    is_first: bool
-    share: float | None
-    both_answered: bool
-
-
 def win_rates(
     verdicts: Sequence[PairVerdict], names: Sequence[str], estimate: Estimator
 ) -> Iterator[WinRate]:
     """By pair of checkpoints in the order of `names`; the whole answers, then all criteria, then each dimension; all
     judges together, then each alone. `estimate` makes the rate of one value per item.
     """
-    tables: dict[tuple[int, int, str, str], list[_Met]] = defaultdict(list)
+    # A comparison, whether `one` was shown first, and what it took.
+    tables: dict[tuple[int, int, str, str], list[tuple[PairVerdict, bool, float | None]]] = defaultdict(list)
     alone = ((verdict.judge, verdict, verdict.share) for verdict in verdicts)
     for judge, verdict, share in (*alone, *_by_all_judges(verdicts)):
         one, other = sorted(map(names.index, (verdict.first, verdict.second)))
@@ -226,16 +218,15 @@ def win_rates(
         parts = [""] if verdict.criterion is None else ["each criterion"]
         parts += [f"criterion: {verdict.dimension}"] if verdict.dimension else []
         for part in parts:
-            met = _Met(verdict.item_id, is_first, taken, verdict.both_answered)
-            tables[one, other, part, judge].append(met)
+            tables[one, other, part, judge].append((verdict, is_first, taken))
     for one, other, part, judge in sorted(tables, key=lambda key: (*key[:3], key[3] != ALL_JUDGES, key[3])):
         met_there = tables[one, other, part, judge]
-        known = [(each, each.share) for each in met_there if each.share is not None]
-        rate = estimate(mean_by_item((each.item_id, share) for each, share in known))
+        known = [(each, first, share) for each, first, share in met_there if share is not None]
+        rate = estimate(mean_by_item((each.item_id, share) for each, _, share in known))
         if rate is None:
             continue
-        valid = ((each.item_id, share) for each, share in known if each.both_answered)
-        decided = [each.is_first == (share > 0.5) for each, share in known if share != 0.5]
+        valid = ((each.item_id, share) for each, _, share in known if each.both_answered)
+        decided = [first == (share > 0.5) for _, first, share in known if share != 0.5]
         yield WinRate(
             one=names[one],
             other=names[other],
@@ -243,9 +234,9 @@ def win_rates(
             part=part,
             rate=rate,
             rate_of_valid=estimate(mean_by_item(valid)),
-            wins=sum(share > 0.5 for _, share in known),
-            ties=sum(share == 0.5 for _, share in known),
-            losses=sum(share < 0.5 for _, share in known),
+            wins=sum(share > 0.5 for *_, share in known),
+            ties=sum(share == 0.5 for *_, share in known),
+            losses=sum(share < 0.5 for *_, share in known),
             failed=len(met_there) - len(known),
             shown_first=sum(decided) / len(decided) if decided else None,
         )
