@@ -85,20 +85,16 @@ def _of_run(asked: str, run: Path, version: PolicyVersion) -> Contestant:
         raise CheckpointError(f"{asked}: {run} has no run.yaml, so it is no run; {_FORMS}")
     path = version.checkpoint(folder) or policy_path(load_config(folder.config).model.path)
     if not (path / "config.json").is_file():
-        there = ", ".join(_checkpoints_of(folder)) or "none but S_0"
-        raise CheckpointError(f"{asked}: {path} is not there; checkpoints of {run}: {there}")
+        there = [
+            f"{letter}_{int(found.parts[-4].removeprefix('iteration-'))}"
+            for letter, name in (("C", "challenger"), ("S", "solver"))
+            for found in sorted(run.glob(f"iteration-*/{name}/checkpoint/config.json"))
+        ]
+        raise CheckpointError(
+            f"{asked}: {path} is not there; checkpoints of {run}: {', '.join(there) or 'none but S_0'}"
+        )
     name = f"{run.resolve().name}:{version.name}"
     return Contestant(name, Policy(version.name, path), run=run)
-
-
-def _checkpoints_of(folder: RunFolder) -> list[str]:
-    found = sorted(folder.path.glob("iteration-*/*/checkpoint/config.json"))
-    letters = {"challenger": "C", "solver": "S"}
-    return [
-        f"{letters[path.parent.parent.name]}_{int(path.parent.parent.parent.name.removeprefix('iteration-'))}"
-        for path in found
-        if path.parent.parent.name in letters
-    ]
 
 
 class EvaluatedRun(Run):
