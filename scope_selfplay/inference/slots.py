@@ -263,7 +263,7 @@ def can_pack(device: torch.device) -> bool:
 
 def packed_copy(model: Any) -> Any:
     """The weights as they are now, in bfloat16 and packed, for generation only."""
-    packed = copy.deepcopy(getattr(model, "module", model)).eval().requires_grad_(False)
+    packed = frozen_copy(model)
     # Not the buffers: with the frequencies of rotary positions rounded, angles are wrong after some hundred tokens.
     for weights in packed.parameters():
         weights.data = weights.data.to(torch.bfloat16)

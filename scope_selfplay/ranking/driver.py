@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from scope_selfplay.base.values import Outcome
@@ -44,15 +45,14 @@ async def play(
     *,
     both_orders: bool = False,
     rematches: bool = False,
-    identity: Sequence[Hashable] | None = None,
+    identity: Sequence[Hashable],
 ) -> Played:
     """Drives a topology of matches to its strengths.
 
     `both_orders`: every match is shown twice, swapped, and the scores are averaged (ArenaRL equation 3, as
     a mean); with one of the two missing the match has no verdict. `identity`: per entrant its answer, as a
     text or a hash. Equal identities tie without a call, and an ordered pair of identities is judged once
-    however often the plan asks for it, with `rematches` once per wave; by default no two entrants are equal. A
-    score that is not finite counts as a failure.
+    however often the plan asks for it, with `rematches` once per wave. A score that is not finite counts as a failure.
     """
 
     async def ask(match: Match) -> Outcome | None:
@@ -60,7 +60,7 @@ async def play(
         return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
 
     answers: dict[Names, Outcome | None] = {}
-    names = _naming(identity)
+    names = partial(_named, identity)
     shown: list[tuple[Match, Outcome | None]] = []
     wave_number = 0
 
@@ -90,9 +90,7 @@ async def play(
     return Played(strengths, ComparisonGraph(*map(tuple, zip(*shown, strict=True))))
 
 
-async def play_groups(
-    topology: GroupTopology, select: Select, *, identity: Sequence[Hashable] | None = None
-) -> Strengths:
+async def play_groups(topology: GroupTopology, select: Select, *, identity: Sequence[Hashable]) -> Strengths:
     """Drives a group tournament to its strengths.
 
     `identity` as in `play`: a group that shows the same texts in the same order again is not judged again,
@@ -107,7 +105,7 @@ async def play_groups(
         return None if winners is None else [group.index(winner) for winner in winners]
 
     answers: dict[Names, list[int] | None] = {}
-    names = _naming(identity)
+    names = partial(_named, identity)
 
     def verdict(group: list[int]) -> list[int] | None:
         places = None if _all_equal(names(group)) else answers[names(group)]
@@ -166,11 +164,8 @@ async def _drive(
         return strengths
 
 
-def _naming(identity: Sequence[Hashable] | None) -> Callable[[Sequence[int]], Names]:
-    def names(entrants: Sequence[int]) -> Names:
-        return tuple(entrants) if identity is None else tuple(identity[entrant] for entrant in entrants)
-
-    return names
+def _named(identity: Sequence[Hashable], entrants: Sequence[int]) -> Names:
+    return tuple(identity[entrant] for entrant in entrants)
 
 
 def _all_equal(names: Names) -> bool:

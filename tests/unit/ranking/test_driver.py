@@ -50,7 +50,7 @@ def waves_of(*waves: list[Match]):
 async def test_a_play_gives_what_the_topology_gives() -> None:
     judge = perfect(qualities(8, 0))
     counted = Judge(judge)
-    played = await play(swiss(8, random.Random(1)), counted)
+    played = await play(swiss(8, random.Random(1)), counted, identity=range(8))
     driven = drive(swiss(8, random.Random(1)), judge)
     assert played.strengths == driven.strengths
     assert (len(counted.asked), counted.together) == (12, [4] * 12)
@@ -60,7 +60,7 @@ async def test_a_play_gives_what_the_topology_gives() -> None:
 
 async def test_all_calls_of_a_wave_run_at_once() -> None:
     judge = Judge(lower_number)
-    await play(single_elimination(8), judge, both_orders=True)
+    await play(single_elimination(8), judge, both_orders=True, identity=range(8))
     # The anchor meets one of its seven opponents again in the bracket: that pair is not judged twice.
     assert judge.together[:14] == [14] * 14
     assert set(judge.together[14:20]) == {6}
@@ -74,15 +74,15 @@ async def test_a_slow_verdict_changes_nothing() -> None:
             await asyncio.sleep(0)
         return perfect(quality)(match)
 
-    slow = await play(balanced(8, 28, random.Random(2)), slow_for_low_numbers)
-    assert slow == await play(balanced(8, 28, random.Random(2)), Judge(perfect(quality)))
+    slow = await play(balanced(8, 28, random.Random(2)), slow_for_low_numbers, identity=range(8))
+    assert slow == await play(balanced(8, 28, random.Random(2)), Judge(perfect(quality)), identity=range(8))
 
 
 async def test_both_orders_are_averaged() -> None:
     scores = {Match(0, 1): Outcome(7.0, 6.5), Match(1, 0): Outcome(7.5, 6.0)}
     topology, heard = waves_of([Match(0, 1)])
     judge = Judge(scores.__getitem__)
-    played = await play(topology, judge, both_orders=True)
+    played = await play(topology, judge, both_orders=True, identity=range(8))
     assert heard == [[Outcome(6.5, 7.0)]]
     assert len(judge.asked) == 2
     assert dict(zip(*played.graph, strict=True)) == scores
@@ -92,7 +92,7 @@ async def test_both_orders_are_averaged() -> None:
 async def test_one_order_missing_is_no_verdict(missing: Match) -> None:
     topology, heard = waves_of([Match(0, 1)])
     judge = Judge(lambda match: None if match == missing else Outcome(1.0, 0.0))
-    await play(topology, judge, both_orders=True)
+    await play(topology, judge, both_orders=True, identity=range(8))
     assert heard == [[None]]
     assert len(judge.asked) == 2
 
@@ -100,7 +100,7 @@ async def test_one_order_missing_is_no_verdict(missing: Match) -> None:
 async def test_duplicates_are_judged_once() -> None:
     topology, heard = waves_of([Match(0, 1), Match(0, 1), Match(1, 0)], [Match(0, 1)], [Match(1, 0)])
     judge = Judge(lower_number)
-    await play(topology, judge)
+    await play(topology, judge, identity=range(8))
     assert Counter(judge.asked) == {Match(0, 1): 1, Match(1, 0): 1}
     assert judge.together == [2, 2]
     assert heard[1] == [lower_number(Match(0, 1))]
@@ -109,7 +109,7 @@ async def test_duplicates_are_judged_once() -> None:
 async def test_a_failed_call_is_not_asked_again() -> None:
     topology, heard = waves_of([Match(0, 1)], [Match(0, 1)])
     judge = Judge(lambda _: None)
-    await play(topology, judge)
+    await play(topology, judge, identity=range(8))
     assert heard == [[None], [None]]
     assert len(judge.asked) == 1
 
@@ -159,7 +159,9 @@ async def test_the_tie_of_equals_is_no_trace_of_position() -> None:
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
 async def test_a_score_that_is_no_number_is_a_failure(score: float) -> None:
     played = await play(
-        round_robin(3), Judge(lambda match: Outcome(score, 0.0) if 2 in match else Outcome(1, 0))
+        round_robin(3),
+        Judge(lambda match: Outcome(score, 0.0) if 2 in match else Outcome(1, 0)),
+        identity=range(8),
     )
     assert played.strengths[2] is None
     assert list(played.graph.outcomes).count(None) == 2
@@ -180,14 +182,14 @@ async def test_an_error_of_the_judge_ends_the_play_and_its_calls() -> None:
 
     topology, _ = waves_of([Match(2, 3), Match(0, 1), Match(4, 5)])
     with pytest.raises(InferenceError, match="gone"):
-        await play(topology, compare)
+        await play(topology, compare, identity=range(8))
     assert cancelled == [Match(2, 3), Match(4, 5)]
 
 
 async def test_groups_are_played_to_their_strengths() -> None:
     topology = group_tournament(8, Unshuffled(), group_size=4, winners=2, final=2, repeats=2)
     judge = Judge(best_of(range(8, 0, -1), 2))
-    strengths = await play_groups(topology, judge)
+    strengths = await play_groups(topology, judge, identity=range(8))
     # Without shuffling the second repeat shows the same groups: they are not judged again.
     assert strengths == [4.0, 4.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
     assert judge.together == [2, 2, 1]
@@ -196,7 +198,7 @@ async def test_groups_are_played_to_their_strengths() -> None:
 async def test_a_failed_group_scores_nothing() -> None:
     topology = group_tournament(4, Unshuffled(), group_size=2, winners=1, final=1, repeats=1)
     judge = Judge(lambda group: None if 3 in group else [min(group)])
-    assert await play_groups(topology, judge) == [2.0, 0.0, 0.0, None]
+    assert await play_groups(topology, judge, identity=range(8)) == [2.0, 0.0, 0.0, None]
     assert len(judge.asked) == 3
 
 
@@ -218,7 +220,7 @@ async def test_a_group_that_says_one_thing_needs_no_call() -> None:
 async def test_winners_from_outside_the_group_are_refused() -> None:
     topology = group_tournament(4, Unshuffled(), group_size=2, winners=1, final=2, repeats=1)
     with pytest.raises(ValueError, match="not all in the group"):
-        await play_groups(topology, Judge(lambda _: [9]))
+        await play_groups(topology, Judge(lambda _: [9]), identity=range(8))
 
 
 PAIRS = {"group_size": 2, "winners": 1, "final": 1, "repeats": 1}
