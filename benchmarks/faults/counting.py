@@ -41,6 +41,7 @@ FAULTS = {
     12: Fault("leaders", "two controllers at once, an old leader that wakes up"),
     13: Fault("calls", "the controller killed around an API call"),
     14: Fault("api", "API calls that fail, also after they took effect; an API server that is away"),
+    15: Fault("watch", "watches that expire, end, hang or lie"),
     16: Fault("pods", "pods that fail, are lost or never start"),
     17: Fault("deleted", "Jobs that the cluster or somebody deletes"),
     18: Fault("clocks", "clocks that are skewed, jump or step back"),

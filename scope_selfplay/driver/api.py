@@ -7,7 +7,7 @@ a replace that meets its own result counts as done.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -60,7 +60,7 @@ VERBS: Mapping[tuple[str, str], frozenset[str]] = {
     ("", "pods"): frozenset({"list"}),
     ("", "services"): frozenset({"list", "create", "patch", "delete"}),
     ("apps", "deployments"): frozenset({"list", "create", "patch", "delete"}),
-    ("batch", "jobs"): frozenset({"get", "list", "create", "patch", "delete"}),
+    ("batch", "jobs"): frozenset({"get", "list", "watch", "create", "patch", "delete"}),
     ("coordination.k8s.io", "leases"): frozenset({"get", "create", "update"}),
 }
 """(API group, resource) -> the verbs that the controller uses: what its Role grants, no more and no less.
@@ -91,6 +91,10 @@ class Transport(Protocol):
 
         Raises NoReply; every status comes back as a ApiReply.
         """
+        ...
+
+    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
+        """Changes until the server ends the stream, for `timeout` seconds at most. Raises NoReply."""
         ...
 
 
@@ -166,6 +170,12 @@ class ClusterClient:
         # Jobs orphan their pods unless told otherwise, and orphaned pods keep their GPUs.
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         self._ask("DELETE", kind, name, body=options, expected=(404, 409))
+
+    def changes(self, kind: ObjectKind, selector: str, seconds: float) -> Iterator[Body]:
+        """A watch, for as long as it lasts. Raises NoReply."""
+        self.verbs_used.add((kind.group, kind.resource, "watch"))
+        query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(int(seconds))}
+        return self._transport.watch(kind.path(self.namespace), query=query, timeout=seconds + TIMEOUT)
 
     def _written(
         self, method: str, kind: ObjectKind, body: Body, query: Mapping[str, str], conflicts: Collection[int]
@@ -262,6 +272,29 @@ class KubernetesTransport:
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> ApiReply:
+        try:
+            raw = self._open(method, path, query=query, body=body, timeout=timeout).response
+            data, status, headers = raw.data, raw.status, raw.headers
+        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+            raise NoReply(_in_a_line(error)) from error
+        return ApiReply(status, {name.lower(): value for name, value in headers.items()}, _parsed(data))
+
+    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
+        try:
+            raw = self._open("GET", path, query=query, body=None, timeout=timeout).response
+            if raw.status != 200:
+                raise NoReply(f"watch {path}: {raw.status}")
+            rest = b""
+            for piece in raw.stream(65536):
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield _parsed(line)
+        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+            raise NoReply(_in_a_line(error)) from error
+
+    def _open(
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
+    ) -> Any:
         content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
         sent = self._client.param_serialize(
             method=method,
@@ -271,12 +304,7 @@ class KubernetesTransport:
             body=body,
             auth_settings=["BearerToken"],
         )
-        try:
-            raw = self._client.call_api(*sent, _request_timeout=(min(5.0, timeout), timeout)).response
-            data, status, headers = raw.data, raw.status, raw.headers
-        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            raise NoReply(_in_a_line(error)) from error
-        return ApiReply(status, {name.lower(): value for name, value in headers.items()}, _parsed(data))
+        return self._client.call_api(*sent, _request_timeout=(min(5.0, timeout), timeout))
 
 
 def connect(namespace: str | None = None) -> KubernetesTransport:

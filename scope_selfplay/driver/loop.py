@@ -1,4 +1,4 @@
-"""The controller as a process: rounds every few seconds, until the end or SIGTERM.
+"""The controller as a process: rounds every few seconds, sooner when a Job changes, until the end or SIGTERM.
 
 One round leads, looks, plans, writes the status, acts and tells. Nothing is remembered between two rounds but what
 saves calls: the status as written last, how long conditions have held, and which Events were sent.
@@ -39,10 +39,10 @@ from scope_selfplay.driver.api import (
     ClusterClient,
     Conflict,
     LeaseLost,
+    NoReply,
     ObjectKind,
     QuotaError,
     Transport,
-    connect,
 )
 from scope_selfplay.driver.metrics import serve_run_metrics
 from scope_selfplay.driver.observed import ObservedCluster, observe, owner_of
@@ -71,8 +71,11 @@ DURATION = 60.0
 RENEW = 20.0
 MARGIN = 2 * TIMEOUT
 """Seconds before the lease ends in which nothing is written any more: longer than one request may take."""
-RESYNC = 5.0
-"""Seconds between two rounds."""
+RESYNC = 15.0
+"""Seconds between two rounds when nothing happens."""
+SHORTEST = 2.0
+"""Seconds between two rounds however much happens."""
+_WATCH = 290.0
 
 
 class Clock(NamedTuple):
@@ -95,8 +98,20 @@ def control(
 
     `root` holds the runs, `job` owns all, `metrics` is a port. Raises UserError for missing rights and the like.
     """
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    from scope_selfplay.driver.api import connect
+
+    stop, wake = threading.Event(), threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        stop.set()
+        wake.set()
+
+    def pause() -> None:
+        stop.wait(SHORTEST)
+        wake.wait(RESYNC - SHORTEST)
+        wake.clear()
+
+    before = signal.signal(signal.SIGTERM, end)
     controller = Controller(
         connect(namespace),
         read_inputs,
@@ -111,15 +126,19 @@ def control(
     )
     config = read_inputs().config
     serve_run_metrics(RunFolder(root / config.name), config, metrics)
+    # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
+    watching = (connect(namespace), f"{RUN}={config.name}", wake, stop, stop.wait)
+    threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
     try:
-        return drive(controller, lambda: stop.wait(RESYNC), stop.is_set, say)
+        return drive(controller, pause, stop.is_set, say)
     finally:
+        stop.set()
         signal.signal(signal.SIGTERM, before)
 
 
 def drive(
     controller: "Controller",
-    pause: Callable[[], object],
+    pause: Callable[[], None],
     is_stopped: Callable[[], bool],
     say: Callable[[str], None],
 ) -> ExitCode:
@@ -134,6 +153,24 @@ def drive(
         return ExitCode.TERMINATED
     finally:
         controller.stop()
+
+
+def watch_jobs(
+    transport: Transport,
+    selector: str,
+    wake: threading.Event,
+    stop: threading.Event,
+    pause: Callable[[float], object],
+) -> None:
+    """Wake the loop at every change of a Job. A watch that ends, fails or lies costs nothing: rounds go on."""
+    rng = Random()
+    cluster = ClusterClient(transport, rng=rng, sleep=time.sleep)
+    while not stop.is_set():
+        with suppress(NoReply):
+            for _ in cluster.changes(ObjectKind.JOB, selector, _WATCH):
+                wake.set()
+        # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
+        pause(rng.uniform(5, 15))
 
 
 class Controller:

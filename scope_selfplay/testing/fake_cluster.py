@@ -1,8 +1,8 @@
 """A Kubernetes API in memory, for tests of the controller and of what you build on it: `FakeCluster`.
 
-It is a `Transport` like the real one: lists, creates, applies, replaces and deletes the controller's kinds, with
-resource versions, conflicts (409), the controller's Role and quotas (403), checks of names and owners (422), and
-garbage collection by owner. Nothing is random, and time passes only when `advance` is
+It is a `Transport` like the real one: lists, creates, applies, replaces, deletes and watches the controller's
+kinds, with resource versions, conflicts (409), expired watches (410), the controller's Role and quotas (403), checks
+of names and owners (422), and garbage collection by owner. Nothing is random, and time passes only when `advance` is
 called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults are injected per call:
 
     cluster = FakeCluster()
@@ -12,7 +12,7 @@ called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults ar
 import json
 import marshal
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -74,6 +74,7 @@ class FakeCluster:
         self.injected = 0
         """How many calls met a fault."""
         self.faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
+        self.watch_fault: Exception | None = None
         self.quota = dict(quota or {})
         self.created: dict[tuple[ObjectKind, str], int] = {}
         """How often an object was created."""
@@ -132,6 +133,16 @@ class FakeCluster:
             case ApiFault.KILLED_AFTER:
                 raise Killed
         return reply
+
+    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
+        """The objects of a kind, with which a watch begins; it ends there."""
+        kind, _ = self._locate(path)
+        self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
+        if "watch" not in self._verbs[kind.group, kind.resource]:
+            raise NoReply(f"watch {path}: 403")
+        if self.watch_fault is not None:
+            raise self.watch_fault
+        yield from ({"type": "ADDED", "object": _copy(body)} for body in self.objects(kind).values())
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""

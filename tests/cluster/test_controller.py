@@ -16,7 +16,7 @@ from scope_selfplay.base.errors import ExitCode, UserError
 from scope_selfplay.cluster import stages
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import loop as expiry
-from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, Transport
+from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd
 from scope_selfplay.testing.fake_nodes import PodEnding
@@ -63,6 +63,9 @@ class Dying(Transport):
         if self.dies(number):
             raise Killed
         return reply
+
+    def watch(self, path: str, **rest: Any) -> Any:
+        return self.inner.watch(path, **rest)
 
 
 class Site:
@@ -157,6 +160,8 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
 ) -> None:
     run = site()
     controller = run.controller()
+    changes = controller.cluster.changes(ObjectKind.JOB, "scope/run=r1", 5)
+    assert next(iter(changes))["object"]["metadata"]["name"] == "r1-controller"
     # A Job of a stage that is not this one's turn: what an older controller may leave behind.
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "r1-controller", "uid": run.uid}
     labels = {"scope/run": "r1", "scope/iteration": "03", "scope/stage": "compare", "scope/attempt": "9"}

@@ -36,22 +36,32 @@ class Neighbours:
             )
 
     def drive(self, hours: float) -> None:
-        """Rounds until all runs have ended, each controller's every `RESYNC` seconds."""
+        """Rounds until all runs have ended: each controller's when one of its Jobs changes, as its watch would wake it,
+        and every `RESYNC` seconds; in between, time jumps from change to change."""
         cluster, idle = self.world.cluster, 0.0
-        start, due = cluster.now, dict.fromkeys(self.controllers, 0.0)
+        start, due, seen = cluster.now, dict.fromkeys(self.controllers, 0.0), dict[str, int]()
         while due:
             assert cluster.now - start < hours * 3600, self.messages()
-            for name in [name for name in due if cluster.now >= due[name]]:
+            for name in [
+                name for name in due if cluster.now >= due[name] or self._version(name) != seen[name]
+            ]:
                 due[name] = cluster.now + RESYNC
                 if (end := self.controllers[name].round()) is not None:
                     self.controllers[name].stop()
                     self.ended[name] = end.code
                     del due[name]
+                seen[name] = self._version(name)
             passed = cluster.advance_to_change(min(due.values(), default=0.0) - cluster.now)
             works = self.working()
             idle = 0.0 if works else idle + passed
             self.idle = max(self.idle, idle)
             self.in_vain += 0.0 if works else passed * self.world.nodes.taken()
+
+    def _version(self, run: str) -> int:
+        """Changes with the Jobs of a run."""
+        jobs = self.world.cluster.objects(ObjectKind.JOB).values()
+        own = (job["metadata"] for job in jobs if job["metadata"]["labels"].get(RUN) == run)
+        return sum(int(metadata["resourceVersion"]) for metadata in own)
 
     def working(self) -> set[str]:
         """Runs whose stage is at work now: its own pod runs, and its servers answer."""

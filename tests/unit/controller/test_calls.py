@@ -14,6 +14,7 @@ from scope_selfplay.driver.api import (
     ClusterClient,
     Conflict,
     LeaseLost,
+    NoReply,
     ObjectKind,
     QuotaError,
 )
@@ -157,6 +158,14 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
         with pytest.raises(LeaseLost):
             write()
     assert [call.method for call in fake.calls] == ["GET"]
+
+
+@pytest.mark.fault(15)
+def test_an_expired_watch_raises() -> None:
+    fake = FakeCluster()
+    fake.watch_fault = NoReply("watch: 410")
+    with pytest.raises(NoReply):
+        list(_cluster(fake).changes(ObjectKind.JOB, "", 10))
 
 
 def _cluster(fake: FakeCluster) -> ClusterClient:

@@ -8,7 +8,6 @@ import pytest
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.driver.api import LeaseLost, ObjectKind
-from scope_selfplay.driver.loop import drive
 from scope_selfplay.store.folder import Stage
 from tests.unit.controller.worlds import World
 
@@ -114,18 +113,3 @@ def test_the_token_grows_with_every_leader_and_a_stop_hands_over_at_once(tmp_pat
         controller.stop()
         world.cluster.advance(1)
     assert fences == [1, 2, 3, 4]
-
-
-def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -> None:
-    world, said = World(tmp_path), list[str]()
-    controller, rounds = world.controller(), list[int]()
-
-    def pause() -> None:
-        rounds.append(1)
-        world.cluster.advance(15)
-
-    assert drive(controller, pause, lambda: len(rounds) == 3, said.append) is ExitCode.TERMINATED
-    successor = world.controller(identity="pod-2")
-    successor.round()
-    assert successor.leadership.holds
-    assert said == ["stopped; whoever starts next goes on from here"]

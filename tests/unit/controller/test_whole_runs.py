@@ -239,6 +239,7 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     world.nodes.work = work
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
+    list(controller.cluster.changes(ObjectKind.JOB, "", 1))
     used: dict[tuple[str, str], set[str]] = {}
     for group, resource, verb in controller.cluster.verbs_used | controller.leadership.cluster.verbs_used:
         used.setdefault((group, resource), set()).add(verb)
