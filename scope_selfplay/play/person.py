@@ -72,9 +72,9 @@ def turn_of(typed: str, family: Dialect, role: Role, *, opened: bool) -> str:
         "answer": parts.answer,
         "task": parts.task,
         "call": parts.call and parts.call[:2],
+        "thinking": parts.thinking,
     }
-    others = [value for name, value in found.items() if name != read.command and value is not None]
-    if others or found[read.command] != meant or parts.thinking != (read.thinking if thinks else None):
+    if found != dict.fromkeys(found) | {read.command: meant, "thinking": read.thinking if thinks else None}:
         raise UnfinishedTurnError(
             "a tag of the protocol in it would be read as something else; write it without tags"
         )
@@ -355,27 +355,12 @@ class RepliesConsole(Console):
 def _prompt_session() -> Any:
     try:
         from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.key_binding import KeyBindings
     except ImportError:
         raise ConfigError(
             "scope play needs prompt_toolkit at a terminal: pip install 'scope-selfplay[play]' (or --answers FILE)"
         ) from None
-
-    def send(event: Any) -> None:
-        event.current_buffer.validate_and_handle()
-
-    def begin_line(event: Any) -> None:
-        event.current_buffer.insert_text("\n")
-
     keys = KeyBindings()
-    keys.add("enter")(send)
-    keys.add("escape", "enter")(begin_line)
-
-    return PromptSession(
-        history=InMemoryHistory(),
-        key_bindings=keys,
-        multiline=True,
-        enable_open_in_editor=True,
-        mouse_support=False,
-    )
+    keys.add("enter")(lambda event: event.current_buffer.validate_and_handle())
+    keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+    return PromptSession(key_bindings=keys, multiline=True, enable_open_in_editor=True)
