@@ -26,7 +26,7 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.judge.fences import is_opener
-from scope_selfplay.judge.protocol import Judge, Question, Reply, RubricQuestion, grade_answer
+from scope_selfplay.judge.protocol import Judge, Question, Reply, RubricQuestion, failed, grade_answer
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.ranking.matches import ComparisonGraph
 from scope_selfplay.store.files import read_value
@@ -37,9 +37,7 @@ V = TypeVar("V", bound=Value)
 ACCOUNT = "judge.json"
 ENOUGH_CALLS = 50
 """A failure rate over fewer judgements says little."""
-_NOT_ASKED = Verdict(
-    value=None, fault=Fault.REFUSED, reasoning="the allowance of judge calls is used up", attempts=0
-)
+_NOT_ASKED = failed(Fault.REFUSED, "the allowance of judge calls is used up", attempts=0)
 
 
 def check_failure_budget(calls: int, failed: int, budget: float, *, kinds: str = "") -> None:
@@ -117,7 +115,7 @@ class MeteredJudge:
         A rubric from documents that cannot be written leaves its candidate unresolved and counts as no call.
         """
         if not self._may_ask():
-            return Reply(None, _NOT_ASKED)
+            return _NOT_ASKED
         reply = await self.judge.ask(question)
         if isinstance(reply.value, Outcome) and not all(map(math.isfinite, reply.value)):
             reply = replace(reply, value=None)

@@ -31,7 +31,7 @@ from scope_selfplay.config.judge import CallConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.account import check_failure_budget
 from scope_selfplay.judge.endpoint import endpoints_per_loop, special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.protocol import Question, Reply
+from scope_selfplay.judge.protocol import Question, Reply, failed
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts
 from scope_selfplay.judge.replies import has_ended_thinking, thinking_of
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatReply, ChatRequest
@@ -123,7 +123,7 @@ class ModelJudge:
                     continue
                 attempt += 1
                 if fault.fault is Fault.REFUSED or attempt > self._config.retries:
-                    return _failed(fault.fault, str(fault), attempt)
+                    return failed(fault.fault, str(fault), attempts=attempt)
                 continue
             attempt += 1
             value = prompt.read(completion.text) if _is_whole(completion, request, thinks=thinks) else None
@@ -196,10 +196,6 @@ def open_model_judge(
     key = run_key(place)
     cache = None if path is None else JudgementCache(path)
     return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
-
-
-def _failed(fault: Fault, reasoning: str, attempts: int) -> Reply[T]:
-    return Reply(None, Verdict(value=None, fault=fault, reasoning=reasoning, attempts=attempts))
 
 
 def _reply(

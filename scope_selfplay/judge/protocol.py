@@ -106,6 +106,11 @@ class Reply(Generic[T]):
     odds: Mapping[str, float] = field(default_factory=dict)
 
 
+def failed(fault: Fault, reasoning: str, *, attempts: int = 1) -> Reply[Any]:
+    """Without a value, because of a fault."""
+    return Reply(None, Verdict(value=None, fault=fault, reasoning=reasoning, attempts=attempts))
+
+
 @dataclass(frozen=True)
 class Question(Generic[T]):
     """Asks for a T about a task; a `repeat` of the same question is judged anew, with draws of its own."""

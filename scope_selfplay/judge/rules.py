@@ -24,7 +24,6 @@ from scope_selfplay.base.values import (
     Rollout,
     Rubric,
     Task,
-    Verdict,
     content_id,
     rng_from,
 )
@@ -52,6 +51,7 @@ from scope_selfplay.judge.protocol import (
     RubricQuestion,
     ScoreQuestion,
     SelectQuestion,
+    failed,
 )
 from scope_selfplay.rewards.verify import boxed_reward
 
@@ -183,9 +183,7 @@ def _words(answer: str | None) -> int:
     return len((answer or "").split())
 
 
-_REFUSED = Verdict(
-    value=None, fault=Fault.REFUSED, reasoning="a verifier compares boxed answers with a reference only"
-)
+_NO_TEXT = failed(Fault.REFUSED, "a verifier compares boxed answers with a reference only")
 
 
 class VerifierJudge:
@@ -208,7 +206,7 @@ class VerifierJudge:
                 if rewards is not None:
                     value = rewards[0] if scale.of_halves else 10.0 * rewards[0]
                     return question.said(value, "right" if value else "wrong")
-        return Reply(None, _REFUSED)
+        return _NO_TEXT
 
 
 async def _rewards(task: Task, *rollouts: Rollout) -> list[float] | None:
@@ -231,7 +229,7 @@ QUERY_CRITERIA = 5
 """Fewest criteria of a rubric that is written from the query alone (Tournament-GRPO)."""
 _UNASKED = {"priority": Priority.BONUS, "dimension": "hidden"}
 _STATED = {True: "The answer states it.", False: "The answer does not state it."}
-_FOREIGN = Verdict(value=None, fault=Fault.REFUSED, reasoning="The task is not about this world.")
+_FOREIGN = failed(Fault.REFUSED, "The task is not about this world.")
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,7 @@ class LexicalJudge:
             case RubricQuestion(task, documents=documents):
                 rubric = self._rubric(task, documents, least=0 if documents else QUERY_CRITERIA)
                 if rubric is None or len(rubric.criteria) < MIN_CRITERIA:
-                    return Reply(None, _FOREIGN)
+                    return _FOREIGN
                 return question.said(rubric)
             case GradeQuestion(criterion=criterion, answer=answer):
                 met = is_stated(criterion.text, answer)
@@ -322,7 +320,7 @@ class LexicalJudge:
     def _selected(self, question: SelectQuestion) -> Reply[list[int]]:
         candidates, rubric = question.candidates, question.rubric or self._rubric(question.task)
         if rubric is None:
-            return Reply(None, _FOREIGN)
+            return _FOREIGN
         worths = [_Worth.of(question.task, rubric, candidate.answer) for candidate in candidates]
         # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
         order = list(range(len(candidates)))
@@ -337,7 +335,7 @@ class LexicalJudge:
             return question.said(10.0 * stated, _STATED[stated])
         rubric = rubric or self._rubric(question.task)
         if rubric is None:
-            return Reply(None, _FOREIGN)
+            return _FOREIGN
         share = _share_stated(rubric, answer)
         value = round(2 * share) / 2 if question.scale.of_halves else round(10 * share)
         return question.said(value, f"states {share:.0%} of the rubric")
