@@ -8,7 +8,7 @@ others. What the judge behind it could not judge stays a fault.
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any, NamedTuple
@@ -83,13 +83,11 @@ class NoisyJudge:
             return reply
         noise, rng = self._draw(question)
         if noise is Noise.UNREADABLE:
-            return _unreadable(reply)
+            return failed(Fault.UNREADABLE, "Made unreadable on purpose (judge.noise.unreadable).")
         value = None if noise is None else self._spoilt(question, reply.value, noise, rng)
         if value is None:
             return reply
-        reasoning = f"Spoilt on purpose (judge.noise.{noise}). {reply.verdict.reasoning}"
-        changes = {"value": question.holds(value), "reasoning": reasoning}
-        return replace(reply, value=value, verdict=reply.verdict.model_copy(update=changes))
+        return question.said(value, f"Spoilt on purpose (judge.noise.{noise}). {reply.verdict.reasoning}")
 
     def _spoilt(self, question: Question[Any], value: Any, noise: Noise, rng: Random) -> Any:
         """What is said in place of the value; None where this noise cannot touch it, as none but one turns a rubric."""
@@ -161,12 +159,6 @@ def _others(question: SelectQuestion, chosen: list[int], noise: Noise, rng: Rand
     elif noise is Noise.LONGER:
         order.sort(key=lambda number: -_words(candidates[number].answer))
     return order[: question.winners]
-
-
-def _unreadable(reply: Reply[Any]) -> Reply[Any]:
-    reasoning = "Made unreadable on purpose (judge.noise.unreadable)."
-    changes = {"value": None, "probability": None, "fault": Fault.UNREADABLE, "reasoning": reasoning}
-    return Reply(None, reply.verdict.model_copy(update=changes))
 
 
 def _texts(*rollouts: Rollout) -> list[str]:
