@@ -45,8 +45,6 @@ class ServiceSettings(Value):
     folder: Path
     workers: int = Field(default=1, ge=0)
     """Search processes; 0 searches in a thread of the server."""
-    max_batch: int = Field(default=32, ge=1)
-    linger: float = Field(default=0.005, ge=0)
     queue: int = Field(default=4096, ge=1)
     """Requests with searches get 429 while so many queries wait; one that is accepted may have more."""
     cache: int = Field(default=100_000, ge=0)
@@ -100,8 +98,6 @@ class SearchService:
         self._documents = DocumentLookup(self.passages)
         self.batcher = Batcher(
             await self._engine(folder, manifest),
-            max_batch=self.settings.max_batch,
-            linger=self.settings.linger,
             capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
