@@ -51,7 +51,6 @@ from scope_selfplay.policy.episodes import (
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.rewards.equations import in_window
-from scope_selfplay.rewards.measures import Measure
 from scope_selfplay.search.searcher import Searcher
 from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, Tools, listed, search_tool
 
@@ -132,10 +131,6 @@ class RunContext:
         model = self.config.model
         family = dialect(model.dialect, model.earlier_thinking)
         return PolicyFormat(codec, family, checkpoint, self.limits(role), greedy)
-
-    def canary_measures(self) -> dict[str, Measure]:
-        """Of the canaries since the last step, for the metrics of this one."""
-        return {} if self.canaries is None else self.canaries.measures()
 
     async def answer(self, solver: Player, key: Key, task: Task) -> Rollout:
         episode = self.solver_episode(solver.policy_format, key, task)

@@ -56,7 +56,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
             **task_metrics(candidates, format_scores, settings, context.config.tasks),
             **behaviour_metrics(written),
             "masked": Mean.of([reward is None for reward in rewards]),
-            **context.canary_measures(),
+            **(context.canaries.measures() if context.canaries else {}),
             **sampling.clock.seconds(),
         }
         rewarded = [rewarded_rollout(*each, per_turn=per_turn) for each in zip(written, rewards, strict=True)]

@@ -67,7 +67,7 @@ def solver_sampler(
             **answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
             **behaviour_metrics(rollouts),
-            **context.canary_measures(),
+            **(context.canaries.measures() if context.canaries else {}),
             **sampling.clock.seconds(),
         }
         rewarded = [
