@@ -24,21 +24,17 @@ WORK: dict[Stage, Callable[[Run, int], object]] = {
 
 
 def run_all(run: Run) -> dict[str, object]:
-    """Run what is missing and return the summary, which is also written to `summary.json`."""
+    """Run what is missing and return the summary, which every comparison writes anew to `summary.json`."""
+    summary: dict[str, object] = {}
     with closing(run):
         for iteration, stage in stages_of(run.config):
             WORK[stage](run, iteration)
-            if stage is Stage.COMPARE and iteration > 0:
-                write_summary(run)
-                reason = run.stop_reason(iteration)
+            if stage is Stage.COMPARE:
+                summary = summarise(run)
+                write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
+                write_run_card(run.folder, run.config.name)
+                reason = run.stop_reason(iteration) if iteration else None
                 if reason is not None:
                     run.progress.say(reason)
                     break
-        return write_summary(run)
-
-
-def write_summary(run: Run) -> dict[str, object]:
-    summary = summarise(run)
-    write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
-    write_run_card(run.folder, run.config.name)
     return summary
