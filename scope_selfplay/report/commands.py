@@ -103,30 +103,13 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 )
 @click.option("--json", "as_json", is_flag=True)
 def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
-    """Compare two checkpoints (S_0 S_1) on the same held-out tasks, or the tasks of two iterations (1 2).
-
-    RUN may be a folder of `scope eval`, too: its checkpoints on the same items.
-    """
-    import json
-
-    from scope_selfplay.report.record import (
-        diff_checkpoints,
-        diff_lines,
-        signals_of_two,
-        tab_lines,
-        task_changes,
-    )
+    """Compare two checkpoints (S_0 S_1) on the same held-out tasks, or items where RUN is a folder of `scope eval`."""
+    from scope_selfplay.report.record import diff_checkpoints, diff_lines, task_changes
 
     if (evaluation := _evaluation(run)) is not None:
         changes = evaluation.changes(before, after)
     else:
         with _reader(run) as reader:
-            if before.isdecimal() and after.isdecimal():
-                rows = signals_of_two(reader, int(before), int(after))
-                names = ("title", "before", "after", "unit")
-                data = [json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=1)]
-                click.echo("\n".join(data if as_json else tab_lines(("signal", before, after, "unit"), rows)))
-                return
             changes = task_changes(reader, reader.scores(), before, after)
     found = diff_checkpoints(before, after, changes)
     click.echo(found.model_dump_json(indent=1) if as_json else "\n".join(diff_lines(found, limit)))

@@ -23,7 +23,6 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
-from scope_selfplay.report.health import examine
 from scope_selfplay.report.people import answers_by_people, verdicts_by_people
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanVerdict
@@ -364,20 +363,6 @@ def diff_lines(diff: CheckpointDiff, limit: int) -> Iterator[str]:
     )
     rows = ((change.task_id, change.before, change.after, change.text) for change in diff.changes[:limit])
     yield from tab_lines(("task", diff.before, diff.after, "text"), rows)
-
-
-def signals_of_two(
-    reader: RunReader, before: int, after: int
-) -> list[tuple[str, float | None, float | None, str]]:
-    """Every health signal of two iterations: title, both values, unit. Raises RecordError for one without tasks."""
-    checkups = {checkup.iteration: checkup for checkup in examine(reader)}
-    for number in (before, after):
-        if number not in checkups:
-            known = ", ".join(map(str, checkups)) or "none"
-            raise RecordError(f"iteration {number} has made no tasks; those that have: {known}")
-    pairs = zip(checkups[before].signals, checkups[after].signals, strict=True)
-    rows = [(one.bounds.title, one.value, two.value, one.bounds.unit) for one, two in pairs]
-    return [row for row in rows if row[1:3] != (None, None)]
 
 
 def _scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, float | None]:
