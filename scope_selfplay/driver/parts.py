@@ -24,9 +24,9 @@ from scope_selfplay.driver.observed import ObservedCluster, ObservedObject
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.schedule import stages_of, stop_message
+from scope_selfplay.store.columns import read_task_target
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage, parse_manifest
 from scope_selfplay.store.ratings import Ratings, read_ratings
-from scope_selfplay.store.records import read_task_target
 
 _RECENT = 5
 """Steps of a training whose mean time says how long the rest takes."""

@@ -17,11 +17,10 @@ from scope_selfplay.base.values import Reason
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import canary_shares, read_audit, read_canaries
-from scope_selfplay.report.charts import Line
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.people import agreement_with_people, deeds_of_people
 from scope_selfplay.report.record import short_name, task_changes
-from scope_selfplay.report.sections import Bar, Figure, Folded, Link, Part, Section
+from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part, Section
 from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Signal
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of

@@ -2,7 +2,7 @@
 in one file, without script or anything outside. Every URL can be shared, so every part of it is checked.
 
 Every value is shown as text, whoever wrote it: characters that would act on a reader unseen (controls, those that
-reverse the direction) are shown as codes, then the engine escapes the value. Only `charts` makes markup outside the
+reverse the direction) are shown as codes, then the engine escapes the value. Only `sections` makes markup outside the
 templates. A policy in the page forbids whatever might slip through.
 """
 
@@ -22,7 +22,6 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
-from scope_selfplay.report import charts
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import run_sections, training_sections
 from scope_selfplay.report.record import (
@@ -35,7 +34,9 @@ from scope_selfplay.report.record import (
 from scope_selfplay.report.sections import (
     Folded,
     Section,
+    bar,
     evaluation_sections,
+    lines,
 )
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskFilter, TaskQuery
@@ -157,8 +158,8 @@ def page_environment(links: Links, static: dict[str, str], navigation: dict[str,
         style="",
         version=__version__,
         navigation=navigation,
-        bar=charts.bar,
-        lines=charts.lines,
+        bar=bar,
+        lines=lines,
         STATUSES=list(CandidateStatus),
         REASONS=list(Reason),
         GATES=list(Gate),
@@ -190,8 +191,8 @@ def render_evaluation(reader: EvaluationReader) -> str:
     items = []
     for change in in_order(reader.changes(one, other))[:ITEMS]:
         scores = f"{one} {_number(change.before) or '-'}, {other} {_number(change.after) or '-'}"
-        lines = tuple(describe_item(reader.item(change.task_id)))
-        items.append(Folded(f"{change.task_id}: {scores}: {change.text}", lines))
+        told = tuple(describe_item(reader.item(change.task_id)))
+        items.append(Folded(f"{change.task_id}: {scores}: {change.text}", told))
     return _saved(reader.name, [*evaluation_sections(reader), Section("Items", items)])
 
 

@@ -15,10 +15,10 @@ from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.engines import partner_of
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.work import accepted_in, check_budget, run_stage
+from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import point_at, read_records, write_atomic, write_records
 from scope_selfplay.store.folder import Stage, StageFolder, StageManifest
 from scope_selfplay.store.ratings import SwapRow, SwapTable, kept_solver
-from scope_selfplay.store.records import append_records
 
 Sampler = Callable[[Task, Key], Awaitable[Rollout]]
 """What answers a held-out task."""

@@ -46,6 +46,7 @@ from scope_selfplay.stages.work import (
     warn_of_little_room,
     write_documents,
 )
+from scope_selfplay.store.columns import TaskTarget, append_records
 from scope_selfplay.store.files import (
     NewLines,
     disk_faults,
@@ -55,7 +56,6 @@ from scope_selfplay.store.files import (
     write_records,
 )
 from scope_selfplay.store.folder import Stage, StageFolder, StageManifest
-from scope_selfplay.store.records import TaskTarget, append_records
 
 Kept = tuple[Candidate, StageFolder]
 """A candidate, and the folder of whoever made it."""

@@ -23,9 +23,9 @@ from scope_selfplay.stages.work import (
     write_documents,
 )
 from scope_selfplay.store.card import Lineage
+from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifest
-from scope_selfplay.store.records import begin_records, merge_records
 from scope_selfplay.training.challenger import challenger_sampler
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart

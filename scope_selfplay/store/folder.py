@@ -123,6 +123,11 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.log = path / "run.log"
 
+    def iterations(self) -> list[int]:
+        """Those that have begun, in their order."""
+        numbers = (path.name.removeprefix("iteration-") for path in self.path.glob("iteration-*"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
     def stage(self, iteration: int, stage: Stage) -> StageFolder:
         return StageFolder(self.path / f"iteration-{iteration:02d}" / stage.value)
 

@@ -10,7 +10,6 @@ The loop reads none of it; a person may work while it runs.
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from scope_selfplay.base.gates import Gate
@@ -57,22 +56,18 @@ class HumanComparison(Value):
     comparison: Comparison
 
 
-class HumanFolder:
-    """The people's part of a run folder."""
+class HumanFolder(RunFolder):
+    """The people's part of a run folder, laid out as a run."""
 
     def __init__(self, run: RunFolder) -> None:
+        super().__init__(run.path / HUMAN)
         self.run = run
-        self.path = run.path / HUMAN
         self._verdicts = self.path / "verdicts.jsonl"
         self._comparisons = self.path / "comparisons.jsonl"
 
     def tasks(self, iteration: int) -> StageFolder:
         """Tasks that people answered or wrote, with their answers; 0 for held-out tasks."""
-        return RunFolder(self.path).stage(iteration, Stage.TASKS)
-
-    def iterations(self) -> list[int]:
-        numbers = (path.name.removeprefix("iteration-") for path in self.path.glob("iteration-*"))
-        return sorted(int(number) for number in numbers if number.isdecimal())
+        return self.stage(iteration, Stage.TASKS)
 
     def candidates(self) -> list[Candidate]:
         return self._each("candidates.jsonl", Candidate)
@@ -130,20 +125,12 @@ class HumanFolder:
         """One process writes at a time; the first one makes the folder a run folder for whoever reads it."""
         with disk_faults(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = folder_lock(
-                self.path, self.path / ".lock", work="writing", say=_say_nothing, timeout=_LOCK_TIMEOUT
-            )
-            with lock:
-                if not (self.path / self.run.config.name).exists():
-                    _link(self.run.corpus, self.path / self.run.corpus.name)
-                    write_atomic(self.path / self.run.config.name, self.run.config.read_bytes())
+            with folder_lock(
+                self.path, self.path / ".lock", work="writing", say=lambda text: None, timeout=_LOCK_TIMEOUT
+            ):
+                if not self.config.exists():
+                    # Another name for the file; on a volume that has no such names documents are not shown.
+                    with contextlib.suppress(OSError):
+                        os.link(self.run.corpus, self.corpus)
+                    write_atomic(self.config, self.run.config.read_bytes())
                 yield
-
-
-def _link(file: Path, name: Path) -> None:
-    """Another name for a file; without it, on a volume that has no such names, documents are not shown."""
-    with contextlib.suppress(OSError):
-        os.link(file, name)
-
-
-def _say_nothing(text: str) -> None: ...

@@ -146,8 +146,7 @@ class KeptSolver(Value):
 
 def kept_solver(folder: RunFolder) -> KeptSolver | None:
     """None before the first comparison has ended. Raises RecordError where ratings are damaged."""
-    numbers = (path.name.removeprefix("iteration-") for path in folder.path.glob("iteration-*"))
-    rated = sorted(int(each) for each in numbers if each.isdecimal() and has_ratings(folder, int(each)))
+    rated = [number for number in folder.iterations() if has_ratings(folder, number)]
     if not rated:
         return None
     promoted = (number for number in reversed(rated) if number and read_ratings(folder, number).promoted)

@@ -83,9 +83,7 @@ class RecordViews:
 
         Raises RecordError for damage.
         """
-        numbers = (path.name.removeprefix("iteration-") for path in self._folder.path.glob("iteration-*"))
-        iterations = sorted(int(number) for number in numbers if number.isdecimal())
-        places = [(number, stage) for number in iterations for stage in Stage]
+        places = [(number, stage) for number in self._folder.iterations() for stage in Stage]
         begun = [place for place in places if self._folder.stage(*place).path.is_dir()]
         changed = begun != list(self._stages)
         self._stages = {place: self._stages.get(place) or _StageSource() for place in begun}

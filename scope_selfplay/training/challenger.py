@@ -14,7 +14,7 @@ from scope_selfplay.designs.answers import (
 )
 from scope_selfplay.rewards.measures import Mean, RolloutClock
 from scope_selfplay.run.candidate import CandidateRecords, TaskWriter
-from scope_selfplay.store.records import append_records
+from scope_selfplay.store.columns import append_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import rewarded_rollout, rows_from

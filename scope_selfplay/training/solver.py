@@ -14,8 +14,8 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.ranking.matches import is_flat
 from scope_selfplay.rewards.measures import RolloutClock, Total, in_turn
 from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import read_records
-from scope_selfplay.store.records import append_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import rewarded_rollout, rows_from

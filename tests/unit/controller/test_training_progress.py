@@ -10,10 +10,10 @@ from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.driver.metrics import TRAINING, RunCollector
 from scope_selfplay.driver.parts import training_progress
+from scope_selfplay.store.columns import TaskTarget
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import Ratings
-from scope_selfplay.store.records import TaskTarget
 from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import World
 

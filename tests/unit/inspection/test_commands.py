@@ -16,10 +16,10 @@ from rich.console import Console
 from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.text import one_line, printable
 from scope_selfplay.cli import cli
-from scope_selfplay.report.charts import Line, apart, lines, ticks
 from scope_selfplay.report.overview import run_sections
 from scope_selfplay.report.record import show_list
 from scope_selfplay.report.rendering import render_report
+from scope_selfplay.report.sections import Line, apart, lines, ticks
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import TaskQuery

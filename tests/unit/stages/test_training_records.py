@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.values import Grade
+from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import Appender, read_records
 from scope_selfplay.store.folder import StageFolder
-from scope_selfplay.store.records import begin_records, merge_records
 
 IDS = ["a", "b", "c", "d", "e", "f"]
 
