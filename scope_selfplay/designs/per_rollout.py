@@ -12,7 +12,6 @@ from scope_selfplay.config.rewards import (
     RubricReward,
     VerifierReward,
 )
-from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import Entrants, Rewards, format_score, has_answer, whole_structure
 from scope_selfplay.designs.design import JudgedGroup, PerAnswerDesign, PerRolloutDesign, RolloutGroup
 from scope_selfplay.judge.account import MeteredJudge, calls_to_grade
@@ -56,9 +55,15 @@ class RubricDesign(PerRolloutDesign[RubricReward]):
 
 
 class VerifierDesign(PerAnswerDesign[VerifierReward]):
-    """The reference answer decides. A task without one gives no rewards."""
+    """The reference answer decides. A task without one gives no rewards, or those of `otherwise`."""
 
     name = "verifier"
+    otherwise: PerRolloutDesign[Any] | None = None
+
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
+        if self.otherwise is None or self.verifies(group.task):
+            return await super().reward(group, number, judge)
+        return await self.otherwise.reward(group, number, judge)
 
     async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         if group.task.reference is None or rollout.answer is None:
@@ -78,25 +83,6 @@ class VerifierDesign(PerAnswerDesign[VerifierReward]):
 
     def verifies(self, task: Task) -> bool:
         return task.reference is not None
-
-
-class VerifierElseRubric(PerRolloutDesign[VerifierReward]):
-    """Verified rewards for tasks with a reference, the rubric's for others: what groups are routed by."""
-
-    def __init__(
-        self, settings: VerifierReward, solver_settings: SolverConfig, count_tokens: Callable[[str], int]
-    ) -> None:
-        super().__init__(settings, solver_settings, count_tokens)
-        self._verifier = VerifierDesign(settings, solver_settings, count_tokens)
-        self._rubric = RubricDesign(RubricReward(), solver_settings, count_tokens)
-
-    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
-        return await (self._verifier if self.verifies(group.task) else self._rubric).reward(
-            group, number, judge
-        )
-
-    def verifies(self, task: Task) -> bool:
-        return self._verifier.verifies(task)
 
 
 class ImplicitDesign(PerAnswerDesign[ImplicitReward]):

@@ -28,7 +28,7 @@ from scope_selfplay.designs.design import (
     RewardDesign,
     RolloutGroup,
 )
-from scope_selfplay.designs.per_rollout import RubricDesign, VerifierDesign, VerifierElseRubric
+from scope_selfplay.designs.per_rollout import RubricDesign, VerifierDesign
 from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
 from scope_selfplay.ranking.matches import LiveRoute, is_flat, route
 from scope_selfplay.rewards.measures import Mean, Measure, Total
@@ -45,11 +45,11 @@ def open_rewarder(
     design = open_design(settings.reward, settings, count)
     design.rubric_source.peers = peers
     base: PerRolloutDesign[Any] | None = None
-    if routing is not None and routing.by == "rubric":
-        base = RubricDesign(RubricReward(), settings, count)
-    elif routing is not None:
-        kind = VerifierDesign if routing.by == "verifier" else VerifierElseRubric
-        base = kind(VerifierReward(check=routing.check), settings, count)
+    if routing is not None:
+        base = rubric = RubricDesign(RubricReward(), settings, count)
+        if routing.by != "rubric":
+            base = verifier = VerifierDesign(VerifierReward(check=routing.check), settings, count)
+            verifier.otherwise = None if routing.by == "verifier" else rubric
     return Rewarder(
         design=design,
         judge=judge,
