@@ -65,7 +65,6 @@ class ShownRun:
         self.reader = RunReader(path)
         self._looked = time.monotonic()
         self._lock = threading.Lock()
-        self._changes = 0
         self._made: dict[MakeSections, list[Section]] = {}
         # Apart from `_lock`: other pages do not wait while the numbers are made.
         self._counting = threading.Lock()
@@ -83,7 +82,6 @@ class ShownRun:
         with self._lock:
             if time.monotonic() - self._looked >= _FRESH_FOR:
                 if self.reader.refresh():
-                    self._changes += 1
                     self._made = {}
                     self._is_outdated = True
                 self._looked = time.monotonic()
@@ -93,16 +91,11 @@ class ShownRun:
         """Sections of what is recorded, made anew only after something was."""
         with self._counting:
             self.fresh()
-            with self._lock:
-                known, changes = self._made.get(make), self._changes
-            if known is not None:
-                return known
-            made = make(self.reader)
-            with self._lock:
-                # What was taken in meanwhile is not in them.
-                if self._changes == changes:
-                    self._made[make] = made
-            return made
+            # What is taken in meanwhile is not in them: it begins another mapping.
+            known = self._made
+            if make not in known:
+                known[make] = make(self.reader)
+            return known[make]
 
     def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
         """The newest finished checkups; None until the first are. Texts are compared, which takes seconds.
