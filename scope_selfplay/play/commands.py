@@ -220,7 +220,9 @@ def play_judge(
             pack = with_judge_prompts(pack, config.judge.model_copy(update={"kind": "model"}))
             prompts = JudgePrompts(pack, config.judge, key=fence_key(config.seed))
             asked = (
-                asked_on(reader, task, person) if task else sampled(reader, count, person, human.verdicts())
+                list(asked_on(reader, task, person))
+                if task
+                else sampled(reader, count, person, human.verdicts())
             )
         if not asked:
             what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"

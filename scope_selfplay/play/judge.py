@@ -19,7 +19,6 @@ from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.report.record import short_name
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
-from scope_selfplay.store.query import TaskRecord
 from scope_selfplay.store.reader import RunReader
 
 _JUDGED = "stage = 'tasks' AND task IS NOT NULL"
@@ -130,11 +129,6 @@ async def put_to_person(
     return len(asked)
 
 
-def asked_on(reader: RunReader, task_id: str, person: str) -> list[ForPerson]:
-    """All that the judge was asked about one task: its gates, then every criterion of every answer that was graded."""
-    return list(_asked(reader, reader.task(task_id), person))
-
-
 def sampled(reader: RunReader, count: int, person: str, answered: Sequence[HumanVerdict]) -> list[ForPerson]:
     """Up to `count` that this person has not answered, of tasks in an order of the person's own.
 
@@ -154,7 +148,9 @@ def sampled(reader: RunReader, count: int, person: str, answered: Sequence[Human
     return list(islice((each for task_id in ids for each in of_task(task_id)), count))
 
 
-def _asked(reader: RunReader, record: TaskRecord, person: str) -> Iterator[ForPerson]:
+def asked_on(reader: RunReader, task_id: str, person: str) -> Iterator[ForPerson]:
+    """All that the judge was asked about one task: its gates, then every criterion of every answer that was graded."""
+    record = reader.task(task_id)
     candidate, task = record.candidate, record.candidate.task
     if task is None:
         return
