@@ -190,18 +190,21 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
     shards = VectorShards(folder, plan.shard_rows, passages.size)
     work = GpuPassages(plan.recipe.encoder, FAMILIES[plan.recipe.family]) if plan.on_gpu else encoder
     batch_rows = GPU_BATCH if plan.on_gpu else BATCH
-    progress.begin("encode", passages.size)
-    for start in shards.starts:
+    missing = [start for start in shards.starts if not shards.has(start, encoder.dimensions)]
+    left, done = sum(shards.end(start) - start for start in missing), 0
+    if left < passages.size:
+        progress.say(f"{folder}: {passages.size - left:,} of {passages.size:,} passages are encoded already")
+    progress.begin("encode", left)
+    for start in missing:
         rows = range(start, shards.end(start))
-        if not shards.has(start, encoder.dimensions):
-            vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
-            for first in range(0, len(rows), batch_rows):
-                batch = rows[first : first + batch_rows]
-                texts = [passages.contents(row) for row in batch]
-                vectors[first : first + len(batch)] = work.passages(texts)
-                progress.advance(batch[-1] + 1)
-            index_folder.save_array(shards.path(start), vectors)
-        progress.advance(shards.end(start))
+        vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
+        for first in range(0, len(rows), batch_rows):
+            batch = rows[first : first + batch_rows]
+            texts = [passages.contents(row) for row in batch]
+            vectors[first : first + len(batch)] = work.passages(texts)
+            done += len(batch)
+            progress.advance(done)
+        index_folder.save_array(shards.path(start), vectors)
     progress.end()
     return shards
 
