@@ -186,7 +186,7 @@ def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Pa
         build_dense(small, plan, StopAfter("encode", 8500))
     encoded = Encoded()
     build_dense(small, plan, encoded)
-    assert encoded.rows[:2] == [8192, 8256]
+    assert encoded.rows[-1] == 9000 - 8192
 
 
 def test_shards_of_another_size_are_not_taken_for_these(
