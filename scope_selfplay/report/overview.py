@@ -14,7 +14,6 @@ from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table, first_and_last
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason
-from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import canary_shares, read_audit, read_canaries
 from scope_selfplay.report.health import examine
@@ -24,6 +23,7 @@ from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part
 from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Signal
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of
+from scope_selfplay.store.card import judge_noise
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import (
     Ratings,
@@ -63,11 +63,8 @@ def recorded_sections(reader: RunReader) -> list[Section]:
     if fork := read_fork(reader.folder):
         words = shared_words(fork)
         facts.append(f"{words[:1].upper()}{words[1:]}.")
-    noise = NoiseConfig.model_validate((reader.settings.get("judge") or {}).get("noise") or {})
-    if noise.total:
-        facts.append(
-            f"The judge errs on purpose: {noise.description}; scores are by such verdicts (judge.noise)."
-        )
+    if noise := judge_noise(reader.folder):
+        facts.append(f"The judge errs on purpose: {noise}; scores are by such verdicts (judge.noise).")
     unfinished = [
         f"iteration {number} {stage}" for (number, stage), done in reader.stages().items() if not done
     ]

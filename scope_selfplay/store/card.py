@@ -99,7 +99,7 @@ def run_card(folder: RunFolder, run: str) -> str:
     if kept is not None:
         where = kept.checkpoint or "the base model"
         lines += [f"The Solver that was kept is {kept.words}. Its weights: `best`, which is {where}.", ""]
-    noise = _judge_noise(folder)
+    noise = judge_noise(folder)
     if noise:
         lines += [f"**Its judge errs on purpose** (`judge.noise`): {noise}.", ""]
     lines += [f"- `{name}`: {', '.join(splits)}" for name, splits in configs.items()]
@@ -109,7 +109,8 @@ def run_card(folder: RunFolder, run: str) -> str:
     return "\n".join([*lines, "## Before use", "", _CAUTION])
 
 
-def _judge_noise(folder: RunFolder) -> str:
+def judge_noise(folder: RunFolder) -> str:
+    """How a run's judge errs on purpose; "" where it does not."""
     settings = yaml.safe_load(folder.config.read_text()) if folder.config.exists() else None
     return NoiseConfig.model_validate(((settings or {}).get("judge") or {}).get("noise") or {}).description
 
