@@ -61,6 +61,8 @@ class ModelConfig(ConfigSection):
     """Tokens of prompt and response together (Table 9, max model length)."""
 
     def mistakes(self) -> Iterator[str]:
+        if self.engine == "vllm_server" and not self.vllm_url:
+            yield "engine vllm_server needs vllm_url, for example http://127.0.0.1:8000"
         alike = self.engine == "in_process" and self.deterministic is not False and not self.lora_rank
         if self.processes > 1 and not alike:
             yield (
@@ -68,8 +70,6 @@ class ModelConfig(ConfigSection):
                 f"same in each of them, deterministic: true; found engine {self.engine}, deterministic: "
                 f"{str(self.deterministic).lower()}, lora_rank {self.lora_rank}; use processes 1"
             )
-        if self.engine == "vllm_server" and not self.vllm_url:
-            yield "engine vllm_server needs vllm_url, for example http://127.0.0.1:8000"
         if self.engine == "in_process" and self.attention != "sdpa":
             yield (
                 f"engine in_process samples from the model in training with attention sdpa, found {self.attention}; "

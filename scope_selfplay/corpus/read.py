@@ -321,8 +321,6 @@ def read_run_corpus(
     if settings.path == "embedded":
         return embedded_documents(seed, settings)
 
-    chunker = Chunker(size(), count)
-
     def cut(path: Path, sample: int | None = None) -> list[Document]:
         skipped: Skipped = {}
         if sample is None:
@@ -332,7 +330,8 @@ def read_run_corpus(
         if skipped:
             # Files that turned out to give none.
             progress.say(f"{path}: {listed(skipped)}")
-        return _cut(documents, chunker, progress)
+        # The tokenizer last: it takes seconds to load, and a broken file is told of at once.
+        return _cut(documents, Chunker(size(), count), progress)
 
     documents = cut(Path(settings.path), settings.sample)
     if settings.held_out_path is None:

@@ -1,6 +1,5 @@
 """A real run whose Solver learnt to add one sentence to every answer: health says so, and names the tasks."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -9,11 +8,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from scope_selfplay.config.load import load_config
-from scope_selfplay.driver.local import write_summary
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.overview import ending_sections, run_sections
+from scope_selfplay.report.overview import ending_sections, run_sections, summarise
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.report.sections import text_of
@@ -87,8 +85,7 @@ def test_the_summary_keeps_the_warnings_and_prints_them(
         manifest = StageManifest(stage="compare", iteration=iteration, spec_hash="0")
         publish_manifest(folder.stage(iteration, Stage.COMPARE).path, manifest)
     run = Run(load_config(None, ["name=old-world"]), folder, load_pack(shipped_prompts() / "embedded"))
-    write_summary(run)
-    summary = json.loads(folder.summary.read_text())
+    summary = summarise(run)
     expected = [found for checkup in checkups for found in checkup.warnings]
     assert [(each["signal"], each["text"]) for each in summary["warnings"]] == [
         (found.name, found.warning) for found in expected
