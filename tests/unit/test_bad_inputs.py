@@ -4,6 +4,7 @@ Nothing is left behind: no run folder, no output.
 """
 
 import gzip
+import importlib
 import json
 import os
 import shutil
@@ -306,6 +307,8 @@ CASES: list[tuple[str, str]] = [
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad")
+    # What is measured below is what a command does, not how long the first one of a process imports.
+    assert importlib.import_module("transformers").AutoTokenizer
     for name, content in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
