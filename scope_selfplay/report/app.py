@@ -31,8 +31,6 @@ from scope_selfplay.net.serve import host_of, listen, url_of
 from scope_selfplay.report import pages
 from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
 from scope_selfplay.report.rendering import (
-    EVALUATION_PAGES,
-    RUN_PAGES,
     BadParameterError,
     Links,
     page_environment,
@@ -72,7 +70,10 @@ class Site(Value):
 def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
     """An ASGI application for a run, which it closes when it shuts down, or for a folder of `scope eval`."""
     is_run = isinstance(shown, ShownRun)
-    navigation, makers = (RUN_PAGES, pages.OF_RUN) if is_run else (EVALUATION_PAGES, pages.OF_EVALUATION)
+    first, makers = ("Overview", pages.OF_RUN) if is_run else ("Leaderboard", pages.OF_EVALUATION)
+    # The menu has every page that needs no further name.
+    whole = [path.removeprefix("/") for path in makers if "{" not in path]
+    navigation = {path.capitalize() or first: path for path in whole}
     links = Links(site.base)
     folder = resources.files("scope_selfplay.report") / "static"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}

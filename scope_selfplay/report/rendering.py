@@ -131,11 +131,6 @@ SAMPLES = 3
 ITEMS = 50
 LONGEST_CELL = 1500
 """Characters of a task that a list shows; its own page shows all of it."""
-RUN_PAGES = {
-    name: name.lower() for name in ("Overview", "Tasks", "Rejected", "Compare", "Training", "Prompts")
-}
-RUN_PAGES["Overview"] = ""
-EVALUATION_PAGES = {"Leaderboard": "", "Items": "items"}
 
 
 def page_environment(links: Links, static: dict[str, str], navigation: dict[str, str]) -> Environment:

@@ -195,10 +195,17 @@ class Qdrant(EngineSearcher):
         return HeldRow(points[0]["id"], points[0]["payload"] or {}) if points else None
 
 
+ENGINES: Mapping[str, type[EngineSearcher]] = {
+    "elasticsearch": Elasticsearch,
+    "opensearch": Elasticsearch,
+    "qdrant": Qdrant,
+}
+"""By the names that `EngineConfig` knows."""
+
+
 def open_engine(settings: EngineConfig, client: Client, *, expected_identity: str | None) -> EngineSearcher:
     """The searcher of the engine that the settings name."""
-    kind = Qdrant if settings.name == "qdrant" else Elasticsearch
-    return kind(settings, client, expected_identity=expected_identity)
+    return ENGINES[settings.name](settings, client, expected_identity=expected_identity)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Stage(StrEnum):
 
     @property
     def job_name(self) -> str:
-        """What the stage's Job does, and its module below `jobs`; the stage itself names its folder."""
+        """The command of `python -m jobs` that does it; the stage itself names its folder."""
         return _JOB_NAMES[self]
 
 
