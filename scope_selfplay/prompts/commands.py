@@ -10,7 +10,6 @@ import click
 
 from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean
 from scope_selfplay.base.gates import DEFAULT_GATES, Gate
-from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME
 from scope_selfplay.prompts.file import quarter_of_bytes
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
@@ -24,7 +23,7 @@ from scope_selfplay.prompts.folder import (
     pack_path,
     shipped_prompts,
 )
-from scope_selfplay.prompts.pack import diff_packs
+from scope_selfplay.prompts.pack import DOMAIN_FILE, NAME, diff_packs
 from scope_selfplay.prompts.roles import (
     CONTRACTS,
     GATE_EXAMPLES,

@@ -13,17 +13,17 @@ from functools import cached_property
 from pathlib import Path
 
 from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
-from scope_selfplay.prompts.domain import (
+from scope_selfplay.prompts.file import CountTokens, Prompt, claimed_role, quarter_of_bytes, read_prompt
+from scope_selfplay.prompts.pack import (
     DOMAIN_FILE,
     KEYS,
     NAME,
     Domain,
     JudgeKind,
+    Pack,
     check_domain,
     merge_domains,
 )
-from scope_selfplay.prompts.file import CountTokens, Prompt, claimed_role, quarter_of_bytes, read_prompt
-from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import (
     GATE_ROLES,
     POLICY_ROLES,

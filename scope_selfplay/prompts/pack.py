@@ -1,22 +1,196 @@
-"""A resolved prompt pack: what it renders, its hash, its files, and how it differs from another.
+"""A prompt pack: its domain.yaml, validated key by key and laid over the domain that it extends, and its prompts.
 
-The hash covers the resolved domain.yaml (its values, without the domain's name and comments) and every role's
-whole file with `\n` line ends, so it changes exactly when a prompt or a setting does, wherever the pack lies.
+The hash of a resolved pack covers the resolved domain.yaml (its values, without the domain's name and comments) and
+every role's whole file with `\n` line ends, so it changes exactly when a prompt or a setting does, wherever the pack
+lies.
 """
 
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
+from typing import Annotated
 
-from scope_selfplay.base.errors import PromptError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
+from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.text import clean_for_policy, frame_of
-from scope_selfplay.base.values import Value
+from scope_selfplay.base.values import CorpusReader, Value
 from scope_selfplay.prompts import file as template
-from scope_selfplay.prompts.domain import DOMAIN_FILE, Domain
 from scope_selfplay.prompts.file import Prompt
-from scope_selfplay.prompts.roles import ABSENT, CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
+from scope_selfplay.prompts.roles import (
+    ABSENT,
+    CONTRACTS,
+    POLICY_ROLES,
+    UNTRUSTED,
+    PromptRole,
+    YamlMapping,
+    listed,
+)
+
+DOMAIN_FILE = "domain.yaml"
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+"""A domain's name is a DNS label, because it names a ConfigMap too."""
+
+
+class JudgeKind(StrEnum):
+    MODEL = "model"
+    LEXICAL = "lexical"
+
+
+class TaskType(Value):
+    """One kind of task. `weight` is its share among the enabled ones (any positive number)."""
+
+    name: str
+    description: str
+    weight: float = 1.0
+    enabled: bool = True
+
+
+class Domain(Value):
+    """A resolved domain.yaml; `search_turns` maps a number of searches to its share (paper: 4:3:2)."""
+
+    name: str
+    title: str
+    task_types: tuple[TaskType, ...]
+    search_turns: dict[int, int] = Field(default_factory=lambda: {1: 4, 2: 3, 3: 2})
+    gates: tuple[Gate, ...] = DEFAULT_GATES
+    judge: JudgeKind = JudgeKind.MODEL
+    corpus: str = ""
+    corpus_reader: CorpusReader | None = None
+
+
+_Text = Annotated[str, Field(pattern=r"\S")]
+_Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+_TaskTypeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+
+
+class TaskTypeEntry(BaseModel):
+    """What domain.yaml may say about one task type; a key that is left out is inherited."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    description: _Text = ""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    enabled: bool = True
+
+
+class DomainFile(BaseModel):
+    """What one domain.yaml may say; a key that is left out is inherited."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: _Text = ""
+    extends: _Name = ""
+    task_types: dict[_TaskTypeName, TaskTypeEntry] = {}
+    search_turns: Annotated[
+        dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]], Field(min_length=1)
+    ] = {1: 1}
+    gates: list[Annotated[Gate, Field(strict=False)]] = []
+    judge: Annotated[JudgeKind, Field(strict=False)] = JudgeKind.MODEL
+    corpus: _Text = ""
+    corpus_reader: Annotated[CorpusReader, Field(strict=False)] = CorpusReader.JSONL
+    name: _Name = ""
+
+
+KEYS = tuple(DomainFile.model_fields)
+TASK_TYPE_KEYS = tuple(TaskTypeEntry.model_fields)
+
+_DOMAIN_NAME = "the name of a domain: small letters, digits and hyphens"
+_EXPECTED: Mapping[str, str] = {
+    "title": "a line of text",
+    "corpus": "a line of text",
+    "name": _DOMAIN_NAME,
+    "extends": _DOMAIN_NAME,
+    "judge": f"one of {listed(JudgeKind)}",
+    "corpus_reader": f"one of {listed(CorpusReader)}",
+    "gates": f"a list such as [{listed(DEFAULT_GATES)}]",
+    "gates.*": f"one of {listed(Gate)}",
+    "search_turns": "turns and shares, such as {1: 4, 2: 3, 3: 2}",
+    "search_turns.*": "a share that is a whole number from 0 on",
+    "search_turns.*.[key]": "a number of search turns that is a whole number from 1 on",
+    "task_types": f"names, each with {listed(TASK_TYPE_KEYS)}",
+    "task_types.*": f"{listed(TASK_TYPE_KEYS)} below it",
+    "task_types.*.[key]": "a name of small letters, digits and _",
+    "task_types.*.description": "one or two sentences",
+    "task_types.*.weight": "a number above 0 (or `enabled: false`)",
+    "task_types.*.enabled": "true or false",
+}
+"""What is expected at each place of a domain.yaml; `*` is any item or name."""
+_WORDS: Mapping[str, Iterable[str]] = {"judge": JudgeKind, "corpus_reader": CorpusReader, "gates.*": Gate}
+
+
+def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[Finding]:
+    """What is wrong in one domain.yaml; `inherited_types` are the task types of those that it extends."""
+    try:
+        DomainFile.model_validate(mapping.values)
+        problems = []
+    except ValidationError as error:
+        problems = [_problem(mapping, details) for details in error.errors(include_url=False)]
+    problems += _joint_problems(mapping, inherited_types)
+    return sorted(problems, key=lambda problem: int(problem.where.rpartition(":")[2]))
+
+
+def _problem(mapping: YamlMapping, error: ErrorDetails) -> Finding:
+    path = error["loc"]
+    place = ".".join("*" if depth == 1 else str(part) for depth, part in enumerate(path))
+    if error["type"] in ("extra_forbidden", "invalid_key"):
+        known = KEYS if len(path) == 1 else TASK_TYPE_KEYS
+        where = f" in {'.'.join(map(str, path[:-1]))}" if path[1:] else ""
+        message = f"has the unknown key {path[-1]}{where}; it may have {listed(known)}"
+        return mapping.problem(f"{message}{did_you_mean(path[-1], known)}", *path)
+    value, words = error["input"], _WORDS.get(place, ())
+    name = ".".join(str(part) for part in path if part != "[key]")
+    message = f"gives {name} as {value!r}; expected {_EXPECTED[place]}{did_you_mean(value, words)}"
+    return mapping.problem(message, *path)
+
+
+def _joint_problems(mapping: YamlMapping, inherited_types: Sequence[str]) -> Iterator[Finding]:
+    """What no single value shows: repeated gates, shares that are all 0, task types without a description."""
+    named = mapping.values.get("gates")
+    gates = named if isinstance(named, list) else []
+    for index, gate in enumerate(gates):
+        if gate in gates[:index]:
+            yield mapping.problem(f"names the gate {gate} twice; keep one", "gates", index)
+    ratio = _mapping(mapping.values.get("search_turns"))
+    if ratio and all(share == 0 for share in ratio.values()):
+        yield mapping.problem(
+            "gives every number of search turns the share 0; raise one of them", "search_turns"
+        )
+    for name, fields in _mapping(mapping.values.get("task_types")).items():
+        if isinstance(fields, dict) and "description" not in fields and name not in inherited_types:
+            message = f"has the unknown task type {name}, without a description"
+            hint = did_you_mean(name, inherited_types)
+            yield mapping.problem(f"{message}; a new one needs a description{hint}", "task_types", name)
+
+
+def merge_domains(chain: Sequence[YamlMapping], name: str) -> Domain | Finding:
+    """Lay the checked files of `chain` (the domain first, then what it extends) over each other."""
+    values: dict[str, object] = {}
+    types: dict[str, dict[str, object]] = {}
+    for mapping in reversed(chain):
+        values |= {str(key): mapping.values[key] for key in mapping.values if key not in ("extends", "name")}
+        for kind, fields in _mapping(mapping.values.get("task_types")).items():
+            types[str(kind)] = types.get(str(kind), {}) | {str(k): v for k, v in _mapping(fields).items()}
+    own = chain[0]
+    if "title" not in values:
+        return own.problem("has no title; add a line such as `title: Product support`")
+    if not any(fields.get("enabled", True) for fields in types.values()):
+        return own.problem("enables no task type; add one with a description under task_types", "task_types")
+    task_types = [{"name": kind, **fields} for kind, fields in types.items()]
+    return Domain.model_validate(
+        values | {"name": own.values.get("name", name), "task_types": tuple(task_types)}
+    )
+
+
+def _mapping(value: object) -> dict[object, object]:
+    return value if isinstance(value, dict) else {}
+
 
 PromptValue = str | int | float | bool
 

@@ -28,9 +28,8 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import load_benchmark
 from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
-from scope_selfplay.prompts.domain import JudgeKind, TaskType
 from scope_selfplay.prompts.folder import load_pack, pack_path
-from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.candidate import challenger_opening
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document, rng_from
 from scope_selfplay.corpus.sample import assign_sources, exact_shares, shuffled, take_unused
-from scope_selfplay.prompts.domain import Domain
+from scope_selfplay.prompts.pack import Domain
 
 RATIO = Domain(name="any", title="Any", task_types=()).search_turns
 seeds = st.integers(0, 2**32)

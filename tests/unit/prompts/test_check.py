@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import ExitCode, Finding, PromptError
-from scope_selfplay.prompts.domain import check_domain
 from scope_selfplay.prompts.file import dissect, quarter_of_bytes
 from scope_selfplay.prompts.folder import check_pack, load_pack
+from scope_selfplay.prompts.pack import check_domain
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole, YamlMapping, read_mapping
 from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
 

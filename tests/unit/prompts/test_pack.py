@@ -7,9 +7,8 @@ import pytest
 from scope_selfplay.base.errors import PromptError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.commands import new_pack
-from scope_selfplay.prompts.domain import JudgeKind
 from scope_selfplay.prompts.folder import check_pack, load_pack
-from scope_selfplay.prompts.pack import diff_packs
+from scope_selfplay.prompts.pack import JudgeKind, diff_packs
 from scope_selfplay.prompts.roles import PromptRole
 from tests.unit.prompts.packs import PROMPTS, TAUGHT_PACK, copy_wikipedia, prompt_text, replace_in, write_pack
 

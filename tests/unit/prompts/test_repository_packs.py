@@ -7,9 +7,8 @@ import pytest
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.read import read_documents
-from scope_selfplay.prompts.domain import KEYS
 from scope_selfplay.prompts.folder import check_pack, load_pack, pack_origins
-from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.pack import KEYS, Pack
 from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, PromptRole
 from tests.unit.prompts.packs import PROMPTS
 
