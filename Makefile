@@ -8,8 +8,8 @@ export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
 .PHONY: test-ranks test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
-.PHONY: images image-worker image-retriever image-trainer image-tag sbom run-folders
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-rollouts bench-ablations bench-viewer bench-faults bench-real-engine bench-real-answers bench-real-model bench-ranks
+.PHONY: images image-worker image-local image-retriever image-trainer image-tag sbom run-folders
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-attacks bench-rollouts bench-ablations bench-viewer bench-faults bench-real-engine bench-real-answers bench-real-model bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 

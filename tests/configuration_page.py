@@ -27,8 +27,8 @@ scope config --config my.yaml           # every setting with the value that a ru
 `--set` takes a dotted key and a YAML value and overrides the file; `key+=[...]` adds to a list. An unknown key or an
 invalid value ends with exit 64 and one line that names the key, before anything is written. A run cannot be resumed
 with other settings, except for those that do not affect its results: `name`, `iterations`, `stop_after`,
-`compare.stop`, `compare.tolerance`, `compare.benchmarks`, `tracking`, `cluster`, `partners`, the
-addresses, keys and timeouts of retriever and judge, and the vLLM address, memory and device of `model`.
+`compare.stop`, `compare.tolerance`, `compare.benchmarks`, `tracking`, `cluster`, `partners`, `save_every`, the
+addresses, keys and timeouts of retriever and judge, and `vllm_url`, `vllm_memory` and `processes` of `model`.
 
 The Challenger trains as the Solver does: every setting of training under `solver`, from `steps` to `format_weight`,
 holds for `challenger`, too, unless `challenger` states its own.

@@ -33,9 +33,9 @@ def read_fork(folder: RunFolder) -> Fork | None:
 
 def shared_words(fork: Fork) -> str:
     """Whose iterations a run has, in words."""
-    which = "iteration 0" if fork.after == 0 else f"iterations 0 to {fork.after}"
+    which = "iteration 0 is that" if fork.after == 0 else f"iterations 0 to {fork.after} are those"
     changed = ", ".join(f"{name}={after}" for name, (_, after) in fork.changed.items())
-    return f"{which} are those of the run {fork.run}" + (f"; from then on {changed}" if changed else "")
+    return f"{which} of the run {fork.run}" + (f"; from then on {changed}" if changed else "")
 
 
 class Decision(StrEnum):

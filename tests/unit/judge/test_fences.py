@@ -133,7 +133,7 @@ def test_texts_are_the_same_after_folding_and_white_space() -> None:
     "piece", ["<", "<think>", "<  /  ", "\uff1cscore", "\u0327\u0301", "\u200d", "\r", "\udcff"]
 )
 def test_hostile_text_is_fenced_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
-    # What the regular expressions do inside is not counted: `make bench-hostile` measures it.
+    # What the regular expressions do inside is not counted.
     assert_linear(lambda text: FENCER.fence("answer", text), piece)
 
 
