@@ -58,10 +58,7 @@ ELSEWHERE = {
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""
-SMALL = """
-    iterations=1 stop_after=0 corpus.sample=64
-    compare.tasks=2
-""".split()
+SMALL = ("iterations=1", "stop_after=0", "compare.tasks=2")
 """A run that checks all its settings and makes two held-out tasks."""
 FIRST = {
     "docs/judge.md": ["scope serve-judge --rehearsal --port 8000"],
