@@ -16,15 +16,15 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_690,
-    "library files": 252,
-    "test lines": 50_200,
-    "benchmark lines": 9_349,
-    "words by hand": 50_282,
-    "settings": 208,
-    "commands": 50,
-    "training lines": 2_700,
-    "training files": 14,
+    "library lines": 51_290,
+    "library files": 225,
+    "test lines": 47_710,
+    "benchmark lines": 8_077,
+    "words by hand": 49_980,
+    "settings": 163,
+    "commands": 41,
+    "training lines": 2_660,
+    "training files": 13,
     "training/loop.py lines": 300,
 }
 """What is agreed for the house; these numbers only fall."""
