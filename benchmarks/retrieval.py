@@ -78,7 +78,7 @@ async def compare_servers(folder: Path, count: int) -> None:
 
 def prepare(folder: Path) -> tuple[Path, Path]:
     """The model's folder and an exhaustive index of made-up passages, vectors drawn instead of encoded."""
-    from retrieval.build import finish_build, store_passages
+    from retrieval.build import SILENT, finish_build, store_passages
     from retrieval.encoder import FAMILIES, MINILM, Backend, encoder_hash, model_folder, prepare_encoder
     from retrieval.folder import ENCODER, IndexKind, IndexManifest
     from scope_selfplay.base.values import Document
@@ -93,7 +93,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
         Document(id=str(row), title=f"Article {row}", text=" ".join(words.choices(WORDS, k=100)))
         for row in range(PASSAGES)
     )
-    stored = store_passages(documents, index, lambda step, done, total: None)
+    stored = store_passages(documents, index, SILENT)
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER)
     vectors = np.random.default_rng(3).standard_normal((PASSAGES, 768), np.float32)
     np.save(index / "vectors.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

@@ -182,8 +182,6 @@ def _t_quantile(items: int, looks: int) -> float:
 
 def _tango(data: Floats, looks: int) -> tuple[float, float]:
     """All differences that lie fewer than z standard errors away, each with the error that it would have itself."""
-    from scipy.optimize import brentq
-
     gained, lost = float(np.maximum(data, 0).mean()), float(np.maximum(-data, 0).mean())
     found = gained - lost
     count, z = _effective(data, gained + lost - found * found, looks)
@@ -196,9 +194,14 @@ def _tango(data: Floats, looks: int) -> tuple[float, float]:
         variance = (2 * lost_then + difference * (1 - difference)) / count
         return (found - difference) / sqrt(max(variance, _TINY))
 
-    low = brentq(lambda each: errors(each) - z, -1.0, found) if found > -1 else -1.0
-    high = brentq(lambda each: errors(each) + z, found, 1.0) if found < 1 else 1.0
-    return float(low), float(high)
+    return _falls_to(errors, z, -1.0, found), _falls_to(errors, -z, found, 1.0)
+
+
+def _falls_to(falling: Callable[[float], float], value: float, low: float, high: float) -> float:
+    """Where it has this value, by halves: scipy's own search brings 35 MB, which a page has to hold."""
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if falling(middle) > value else (low, middle)
+    return middle
 
 
 def _effective(data: Floats, right_or_wrong: float, looks: int) -> tuple[float, float]:
