@@ -43,6 +43,14 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._skipping.thread_done)
         return future
 
+    async def shutdown_default_executor(self, *arguments: Any) -> None:
+        # It ends in a thread of its own.
+        self._skipping.in_threads += 1
+        try:
+            await super().shutdown_default_executor(*arguments)
+        finally:
+            self._skipping.in_threads -= 1
+
 
 class CpuTimeLoop(SkippingLoop):
     """A loop whose clock shows this process's CPU time and what it would have waited."""

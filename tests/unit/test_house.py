@@ -19,7 +19,7 @@ BUDGETS = {
     "library lines": 51_290,
     "library files": 225,
     "test lines": 47_710,
-    "benchmark lines": 8_077,
+    "benchmark lines": 8_085,
     "words by hand": 49_980,
     "settings": 163,
     "commands": 41,
