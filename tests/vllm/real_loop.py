@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import aiohttp
@@ -16,6 +17,7 @@ from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.corpus import read_documents
 from retrieval.encoder import MINILM
+from scope_selfplay.corpus.sample import shuffled
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.net.serve import ServedReply, ServedRequest
@@ -28,15 +30,17 @@ from tests.vllm.scripted_traces import write_traces
 PASSAGE_TOKENS = 72
 JUDGE = "judge"
 # Held-out tasks, tasks and steps are few; every task that is whole is kept, since a window of difficulty needs a judge
-# that can judge. Turns are so short that some are cut in the middle.
+# that can judge. Turns are so short that some are cut in the middle. A group may lose more than the third of its
+# judgements that is rubbish.
 SETTINGS = """
-    name=real domain=embedded iterations=1 seed=5 model.dialect=qwen2.5 model.max_length=1024 model.slots=16
+    name=real domain=embedded iterations=1 model.dialect=qwen2.5 model.max_length=1024 model.slots=16
     search.topk=1 search.max_tokens=96 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates=12
     tasks.in_flight=6 tasks.rollouts=2 compare.tasks=3
     challenger.steps=1 challenger.batch=2 challenger.group_size=4 challenger.rollouts=2 challenger.learning_rate=1e-5
     challenger.max_prompt=400 challenger.max_response=300 challenger.micro_tokens=1024
     solver.steps=1 solver.batch=3 solver.group_size=4 solver.learning_rate=1e-5 solver.max_turn=28
     solver.max_prompt=200 solver.max_response=300 solver.max_search_turns=2 solver.micro_tokens=1024
+    solver.reward.max_missing=0.7
     judge.kind=model judge.verdict=token judge.failure_budget=1 judge.canaries.rate=0 judge.calls.rubric.max_tokens=200
 """
 OVERRIDES = (*SETTINGS.split(), "tasks.search_turns={1: 1}", "judge.retries=2")
@@ -62,9 +66,24 @@ def write_corpus(file: Path, codec: ChatCodec) -> None:
         title, _, text = row["contents"].partition("\n")
         if "history" not in title:
             lines.append({"id": row["id"], "contents": f"{title}\n{codec.truncate(text, PASSAGE_TOKENS)}"})
-    for number, (name, text) in enumerate(ODD.items()):
-        lines.append({"id": f"odd-{number}", "contents": f'"{name}: government"\nCapital: {text}'})
+    for subject in ("government", "geography", "people"):
+        for number, (name, text) in enumerate(ODD.items()):
+            lines.append(
+                {"id": f"odd-{subject}-{number}", "contents": f'"{name}: {subject}"\nCapital: {text}'}
+            )
     file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def seed_of_odd_sources(corpus: Path) -> int:
+    """One with which the Challenger learns from an odd document, however many the held-out tasks took before it: how
+    many these need is the draw of an engine whose batches are never the same twice.
+    """
+    documents = list(read_documents(corpus))
+    for seed in count():
+        odd = [document.id.startswith("odd") for document in shuffled(documents, seed=seed)]
+        if all(odd[taken] or odd[taken + 1] for taken in range(13)):
+            return seed
+    raise AssertionError
 
 
 class EveryThird(FaultPlan):
