@@ -100,7 +100,7 @@ bench-eval: setup ## how full `scope eval` keeps an engine, 10,000 items with 4 
 bench-attacks: setup ## thousands of generated attacks on every prompt and reader
 	SCOPE_ATTACK_VARIANTS=2000 $(BIN)/pytest tests/unit/test_attacks.py tests/unit/test_further_attacks.py $(ARGS)
 
-bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
+bench-rollouts: setup ## a step's rollouts: our driver against the bound
 	$(BIN)/python -m benchmarks.rollouts
 
 bench-real-engine: setup ## tokens per second of a real model in this process, under vLLM and under generate: ARGS="--context 400"

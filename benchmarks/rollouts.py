@@ -1,4 +1,4 @@
-"""How long a step's rollouts take when every episode flows on its own, and when turns go in lockstep.
+"""How long a step's rollouts take when every episode flows on its own.
 
     python -m benchmarks.rollouts [--seed N]
 
@@ -11,13 +11,9 @@ What a turn reads (its prompt, or the last search result) takes the engine's tim
 second. The engine keeps what it read last, up to `cache` tokens: a turn finds what its episode said before there, or
 reads it again. `hits` is the share found, and `group` the mean time at which a group of 8 is whole, with later turns
 first, as the library's engines serve them (`inference.admission`), and by arrival.
-
-Lockstep is TRL 1.16's tool loop on the same trace (`GRPOTrainer._tool_call_loop`): generate the turn of all that are
-still running and wait for the slowest, then serve the searches of one sample after the other, then the next turn.
 """
 
 import asyncio
-import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,8 +118,6 @@ class Result(NamedTuple):
     longest_episode: float
     ours: "Flow"
     by_arrival: "Flow"
-    lockstep: float
-    lockstep_without_searches: float
 
     @property
     def has_queue(self) -> bool:
@@ -146,8 +140,7 @@ def measure(load: Load, seed: int = 0) -> Result:
         for seconds, episode in zip(busy, trace, strict=True)
     )
     flows = [ours(trace, load, later_first=later_first) for later_first in (True, False)]
-    turns = [lockstep(trace, load, searches=searches) for searches in (True, False)]
-    return Result(load.name, work / load.slots, longest, *flows, *turns)
+    return Result(load.name, work / load.slots, longest, *flows)
 
 
 class Flow(NamedTuple):
@@ -183,29 +176,6 @@ def ours(trace: Trace, load: Load, *, later_first: bool) -> Flow:
     run_skipping(all_of_them())
     groups = [max(ends[first : first + _GROUP]) for first in range(0, len(ends), _GROUP)]
     return Flow(max(ends), sum(groups) / len(groups), engine.prefixes.hits)
-
-
-def lockstep(trace: Trace, load: Load, *, searches: bool) -> float:
-    """Seconds of TRL's loop; without `searches`, of its barriers alone."""
-    now, number = 0.0, 0
-    while running := [episode for episode in trace if number < len(episode)]:
-        # In its order every episode is read between two turns of one: nothing is kept where they outgrow the cache.
-        kept = sum(load.before(episode, number) for episode in running) <= load.cache
-        reads = [load.new(number) + (0 if kept else load.before(each, number)) for each in running]
-        turns = [episode[number] for episode in running]
-        now += _wave([load.seconds(*each) for each in zip(turns, reads, strict=True)], load.slots)
-        if searches:
-            now += sum(turn.search or 0.0 for turn in turns)
-        number += 1
-    return now
-
-
-def _wave(seconds: Sequence[float], slots: int) -> float:
-    """When the last of these has ended, begun in their order as slots become free."""
-    free = [0.0] * min(slots, len(seconds))
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)
 
 
 class _Engine:
@@ -306,24 +276,13 @@ class _Codec:
 def main() -> None:
     options = read_options(__doc__, seed=0)
     results = [measure(load, options.seed) for load in LOADS]
-    heads = [
-        "seconds",
-        "bound",
-        "ours over it",
-        "lockstep over ours",
-        "its barriers alone",
-        "ours",
-        "group",
-        "hits",
-    ]
-    rows = [[*heads, "by arrival", "group", "hits"]]
+    heads = ["seconds", "group", "hits"]
+    rows = [["load", "bound", "ours over it", *heads, *(f"by arrival: {head}" for head in heads)]]
     for each in results:
-        seconds = each.ours.seconds
-        times = [each.lockstep / seconds, each.lockstep_without_searches / seconds]
-        row = [f"{each.bound:.0f}", f"{seconds / each.bound:.3f}", *(f"{value:.2f}" for value in times)]
+        row = [each.load, f"{each.bound:.0f}", f"{each.ours.seconds / each.bound:.3f}"]
         for flow in (each.ours, each.by_arrival):
             row += [f"{flow.seconds:.0f}", f"{flow.group:.0f}", f"{flow.hits:.2f}"]
-        rows.append([each.load, *row])
+        rows.append(row)
     print(markdown(rows))
     worst = max(each.ours.seconds / each.work_over_capacity for each in results if each.has_queue)
     print(f"worst ratio to work / capacity where work queues: {worst:.3f}, goal {GOAL}")
