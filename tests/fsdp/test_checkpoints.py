@@ -1,22 +1,16 @@
 """Checkpoints of a sharded training: each rank writes its part, the leader alone reads them, and nothing is lost."""
 
 import hashlib
-import os
-import signal
 import sys
-import threading
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import PeerEnded, Ranks
 from scope_selfplay.training.rows import RewardedRollout
-from tests.fsdp.place import Place, name_of, on_ranks, start_ranks
+from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import sharded_job, trained_metrics, weights_on_disk
 from tests.integration.loop.seam import Score, by_member
 
@@ -111,61 +105,3 @@ def damaged(place: Place) -> dict[str, Any]:
 @on_ranks(damaged)
 def test_all_ranks_go_by_the_newest_checkpoint_that_is_whole(found: list[dict[str, Any]]) -> None:
     assert [rank["newest"] for rank in found] == [1, 1]
-
-
-def told_to_stop(place: Place) -> dict[str, Any]:
-    """Never returns: its ranks get SIGTERM in mid-step, where one samples and the other waits for it."""
-
-    def slowly(record: str, member: int, step: int) -> RewardedRollout:
-        if step == 2 and place.ranks.leads:
-            (place.folder / "sampling").touch()
-            time.sleep(120)
-        return by_member(record, member, step)
-
-    return {"lines": trained_metrics(sharded_job(place, steps=4), slowly)}
-
-
-def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_alone(
-    tmp_path: Path, forks: list[str]
-) -> None:
-    ended: list[float] = []
-
-    def stop_once_sampling() -> None:
-        flag = tmp_path / "told_to_stop" / "sampling"
-        while not flag.exists():
-            time.sleep(0.1)
-        ended.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    said: list[str] = []
-    threading.Thread(target=stop_once_sampling, daemon=True).start()
-    ending = start_ranks(forks, [name_of(told_to_stop)], tmp_path, said.append)
-    assert ending.code == 143, "\n".join(said[-20:])
-    assert time.monotonic() - ended[0] < 10
-    newest = Checkpoints(tmp_path / "told_to_stop" / ".work", Ranks()).newest(print)
-    assert newest is not None and newest.name == "checkpoint-2"
-    assert [row["step"] for row in read_rows(tmp_path / "told_to_stop" / "metrics.jsonl")] == [1, 2]
-
-
-def told_when_complete(place: Place) -> dict[str, Any]:
-    """Never returns: the second rank alone gets SIGTERM when the third step is complete, and none was to be saved."""
-    (place.folder / f"process-{place.ranks.number}").write_text(str(os.getpid()))
-
-    def on_step(step: int, line: dict[str, Any], accounts: Any) -> None:
-        if step == 3:
-            os.kill(int((place.folder / "process-1").read_text()), signal.SIGTERM)
-            while not place.ranks.ending:
-                time.sleep(0.05)
-
-    job = sharded_job(place, steps=4, save_every=4)
-    return {"lines": trained_metrics(replace(job, callbacks=replace(job.callbacks, on_step=on_step)))}
-
-
-def test_every_rank_saves_a_complete_step_when_sigterm_has_reached_one(
-    tmp_path: Path, forks: list[str]
-) -> None:
-    said: list[str] = []
-    ending = start_ranks(forks, [name_of(told_when_complete)], tmp_path, said.append)
-    assert ending.code == 143, "\n".join(said[-20:])
-    newest = Checkpoints(tmp_path / "told_when_complete" / ".work", Ranks()).newest(print)
-    assert newest is not None and newest.name == "checkpoint-3"

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.ranks import ALL, ENDS_WITHIN, Fault, Ground, Plan, Tried, drawn, ground, start, tried
 from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.store.files import read_rows
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
 
@@ -82,12 +83,23 @@ def test_what_ends_a_rank_ends_all_and_the_same_command_goes_on_to_the_same_weig
     assert found.outcome.after is not None, "it never happened"
 
 
-@pytest.mark.parametrize("kind", ["term", "term all"])
-def test_a_stop_after_the_update_saves_the_step_first(kind: str, here: Ground) -> None:
-    plan = Plan(steps=3, settings={"save_every": 3}, fault=Fault(kind, "optimizer", 1))
-    assert start(plan, kind, here).code == 143
-    saved = (here.folder / kind / "training-0" / ".work").glob("checkpoint-*")
-    assert [each.name for each in saved] == ["checkpoint-2"]
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "moment", "complete"), [("term", "optimizer", 2), ("term all", "optimizer", 2), ("hung", "sampling", 1)]
+)  # fmt: skip
+def test_a_stop_keeps_every_complete_step_and_costs_the_one_under_way_alone(
+    kind: str, moment: str, complete: int, sharded: bool, here: Ground
+) -> None:
+    """The second step, of which no checkpoint was due, or in which a rank samples for a minute."""
+    settings = {"save_every": 3 if moment == "optimizer" else 1}
+    name = f"{kind} {sharded}"
+    outcome = start(
+        Plan(steps=3, sharded=sharded, settings=settings, fault=Fault(kind, moment, 1)), name, here
+    )
+    assert outcome.code == 143 and outcome.after is not None and outcome.after < ENDS_WITHIN
+    training = here.folder / name / "training-0"
+    assert [each.name for each in (training / ".work").glob("checkpoint-*")] == [f"checkpoint-{complete}"]
+    assert [row["step"] for row in read_rows(training / "metrics.jsonl")] == [*range(1, complete + 1)]
 
 
 def test_ranks_whose_leader_finds_the_stage_done_behind_its_lock_end_with_0_at_once(tmp_path: Path) -> None:

@@ -55,40 +55,23 @@ def compared_with_file(job: GrpoJob) -> dict[str, Any]:
     return {"apart": apart, "spread": float(wanted.std()), "whole": whole, "gathered": gathered}
 
 
-def reference_of_all_weights(place: Place) -> dict[str, Any]:
-    return compared_with_file(sharded_job(place, start=place.speaking_policy, kl_beta=0.1))
+def references(place: Place) -> dict[str, Any]:
+    elsewhere: dict[str, Any] = {"start": place.speaking_policy}
+    told = {"weights": elsewhere, "adapter": {**elsewhere, "lora": True}, "adapter over M0": {"lora": True}}
+    jobs = {name: sharded_job(place, name, kl_beta=0.1, **settings) for name, settings in told.items()}
+    return {name: compared_with_file(job) for name, job in jobs.items()}
 
 
-def reference_of_an_adapter(place: Place) -> dict[str, Any]:
-    return compared_with_file(sharded_job(place, start=place.speaking_policy, kl_beta=0.1, lora=True))
-
-
-def below_an_adapter(place: Place) -> dict[str, Any]:
-    return compared_with_file(sharded_job(place, kl_beta=0.1, lora=True))
-
-
-def assert_is_the_file(rank: dict[str, Any]) -> None:
-    assert rank["apart"] == 0 < rank["spread"]
-    # Layer by layer, each from the shares of both ranks, never as a whole.
-    assert len(rank["gathered"]) == 4 and max(rank["gathered"]) < 0.6 * rank["whole"] <= sum(rank["gathered"])
-
-
-@on_ranks(reference_of_all_weights)
-def test_the_reference_says_what_the_model_of_the_file_says(found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        assert_is_the_file(rank)
-
-
-@on_ranks(reference_of_an_adapter)
-def test_an_adapter_over_other_weights_than_m0_refers_to_m0(found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        assert_is_the_file(rank)
-
-
-@on_ranks(below_an_adapter)
-def test_an_adapter_over_m0_refers_to_what_is_below_it(found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        assert_is_the_file(rank)
+@on_ranks(references)
+@pytest.mark.parametrize("trained", ["weights", "adapter", "adapter over M0"])
+def test_the_reference_says_what_the_model_of_m0s_file_says(
+    found: list[dict[str, Any]], trained: str
+) -> None:
+    for rank in (each[trained] for each in found):
+        assert rank["apart"] == 0 < rank["spread"]
+        # Layer by layer, each from the shares of both ranks, never as a whole.
+        assert len(rank["gathered"]) == 4
+        assert max(rank["gathered"]) < 0.6 * rank["whole"] <= sum(rank["gathered"])
 
 
 def adapter_steps(place: Place) -> dict[str, Any]:
@@ -142,7 +125,5 @@ def read_while_judged(place: Place) -> dict[str, Any]:
 def test_what_the_reference_says_does_not_depend_on_when_it_is_asked(found: list[dict[str, Any]]) -> None:
     for rank in found:
         for one, two in zip(rank["early"], rank["usual"], strict=True):
-            assert [one[name] for name in ("kl", "loss", "grad_norm")] == [
-                two[name] for name in ("kl", "loss", "grad_norm")
-            ]
+            assert all(one[name] == two[name] for name in ("kl", "loss", "grad_norm"))
         assert abs(rank["early"][0]["kl"]) < 1e-3 < rank["early"][1]["kl"]

@@ -10,7 +10,7 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Role
 from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import open_engine
-from tests.fsdp.place import Place, offloading, on_ranks
+from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import changed, ending_of, loop_of, sharded_job, trained_metrics
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
@@ -65,18 +65,6 @@ def test_a_policy_of_which_a_rank_holds_a_share_is_not_sampled_in_process(
 ) -> None:
     for rank in found:
         assert "each of 2 GPUs holds a share" in rank["error"] and "vllm_colocated" in rank["error"]
-
-
-def offloaded_steps(place: Place) -> dict[str, Any]:
-    with offloading():
-        return {"lines": trained_metrics(sharded_job(place, steps=2, kl_beta=0.1))}
-
-
-@on_ranks(offloaded_steps)
-def test_a_policy_in_host_memory_trains_against_m0(found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        first, second = rank["lines"]
-        assert abs(first["kl"]) < 1e-3 < second["kl"] and first["grad_norm"] > 0
 
 
 def after_a_leap(place: Place) -> dict[str, Any]:
