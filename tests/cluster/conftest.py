@@ -31,44 +31,30 @@ def api() -> Any:
 
 @pytest.fixture
 def namespace(api: Any) -> Iterator[str]:
-    """A fresh namespace with the ServiceAccounts and the claims that pods name."""
-    core = api.client.CoreV1Api()
+    """A fresh one, with nothing in it."""
     name = f"scope-{uuid.uuid4().hex[:8]}"
-    core.create_namespace({"metadata": {"name": name}})
-    for account in ("scope-worker", "scope-controller"):
-        core.create_namespaced_service_account(name, {"metadata": {"name": account}})
-    _make_volume(core, name)
+    kubectl("create", "namespace", name)
     yield name
-    core.delete_namespace(name, _request_timeout=10)
-    core.delete_persistent_volume(name, _request_timeout=10)
-
-
-def _make_volume(core: Any, name: str) -> None:
-    """A volume for the claim that every pod mounts; bound before any pod asks for it."""
-    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
-    claim = {"namespace": name, "name": "scope-data"}
-    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": f"/tmp/{name}"}, "claimRef": claim}
-    core.create_persistent_volume({"metadata": {"name": name}, "spec": volume})
-    spec = {"accessModes": modes, "resources": {"requests": size}, "storageClassName": "", "volumeName": name}
-    core.create_namespaced_persistent_volume_claim(name, {"metadata": {"name": "scope-data"}, "spec": spec})
+    kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
 def controller_settings(api: Any, namespace: str) -> Callable[[], Any]:
     """Credentials with exactly the controller's rights: its verbs, in its namespace."""
+    name, core = "scope-controller", api.client.CoreV1Api()
     rules = [
         {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
         for (group, resource), verbs in VERBS.items()
     ]
-    rights, core = api.client.RbacAuthorizationV1Api(), api.client.CoreV1Api()
-    rights.create_namespaced_role(namespace, {"metadata": {"name": "scope-controller"}, "rules": rules})
-    account = {"kind": "ServiceAccount", "name": "scope-controller", "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "scope-controller"}
-    rights.create_namespaced_role_binding(
-        namespace, {"metadata": {"name": "scope-controller"}, "subjects": [account], "roleRef": reference}
-    )
+    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    head: dict[str, Any] = {"metadata": {"name": name}}
+    rights = api.client.RbacAuthorizationV1Api()
+    core.create_namespaced_service_account(namespace, head)
+    rights.create_namespaced_role(namespace, {**head, "rules": rules})
+    rights.create_namespaced_role_binding(namespace, {**head, "subjects": [account], "roleRef": reference})
     token = core.create_namespaced_service_account_token(
-        "scope-controller", namespace, {"spec": {"expirationSeconds": 3600, "audiences": []}}
+        name, namespace, {"spec": {"expirationSeconds": 3600, "audiences": []}}
     )
 
     def settings() -> Any:
@@ -106,15 +92,6 @@ def fit_to_server(run: Path) -> None:
     if is_older(Kubectl().version(), "1.26") and not has_it:
         listed.append(component)
         file.write_text(yaml.safe_dump(body))
-
-
-@pytest.fixture
-def empty_namespace(api: Any) -> Iterator[str]:
-    """As `namespace`, with nothing in it."""
-    name = f"scope-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,22 @@ class Image(NamedTuple):
         return {"spec": {"volumes": volumes, "containers": [{"name": "main", "volumeMounts": mounts}]}}
 
 
+def served(
+    image: Image, name: str, labels: dict[str, str], *volumes: dict[str, Any], port: int, **container: Any
+) -> list[dict[str, Any]]:
+    """A Deployment of one container of this image, and its Service."""
+    spec = image.pod(*volumes)["spec"]
+    spec["containers"][0] |= {"name": name, "image": image.name, **container}
+    head: dict[str, Any] = {"metadata": {"name": name, "labels": labels}}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    deployment = {"selector": {"matchLabels": labels}, "template": template}
+    service = {"selector": labels, "ports": [{"port": port, "targetPort": port}]}
+    return [
+        {"apiVersion": "apps/v1", "kind": "Deployment", **head, "spec": deployment},
+        {"apiVersion": "v1", "kind": "Service", **head, "spec": service},
+    ]
+
+
 def image_for_pods(folder: Path) -> Image | None:
     """SCOPE_IMAGE, which the nodes have; SCOPE_IMAGE_ARCHIVE, imported; or the small one, imported: None where there is
     nowhere to import it, CONTAINERD_ADDRESS not being set.

@@ -29,12 +29,6 @@ def folder(request: pytest.FixtureRequest, api: object, tmp_path: Path) -> Path:
     return copied
 
 
-@pytest.fixture
-def namespace(empty_namespace: str) -> str:
-    """What is applied here brings its accounts and its volume along."""
-    return empty_namespace
-
-
 REPOSITORY = Path(__file__).parents[2]
 RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
 PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))

@@ -150,7 +150,15 @@ class Site:
 
 
 @pytest.fixture
-def site(api: Any, namespace: str, controller_settings: Any, tmp_path: Path) -> Iterator[Callable[..., Site]]:
+def site(
+    api: Any, namespace: str, volume: Path, controller_settings: Any, tmp_path: Path
+) -> Iterator[Callable[..., Site]]:
+    """With what pods name: an account, and a claim that is bound to the volume before any pod asks for it."""
+    core, asked = api.client.CoreV1Api(), {"requests": {"storage": "1Gi"}}
+    core.create_namespaced_service_account(namespace, {"metadata": {"name": "scope-worker"}})
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": namespace}
+    claim = {"metadata": {"name": "scope-data"}, "spec": {**spec, "resources": asked}}
+    core.create_namespaced_persistent_volume_claim(namespace, claim)
     with SimulatedNode(api, namespace, tmp_path) as node:
         yield lambda **changes: Site(api, controller_settings(), node, tmp_path, **changes)
 

@@ -35,12 +35,6 @@ from tests.unit.controller.examples import PAPER, config_of, context_of, sized
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
 
-@pytest.fixture
-def namespace(empty_namespace: str) -> str:
-    """What is applied here brings its accounts and its volume along."""
-    return empty_namespace
-
-
 TINY = Path(__file__).parents[2] / "k8s" / "runs" / "tiny" / "setup" / "run.yaml"
 SHORT: dict[str, Any] = {
     "iterations": 1,

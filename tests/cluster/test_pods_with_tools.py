@@ -13,7 +13,7 @@ from scope_selfplay.base.values import Rollout, RolloutStatus, ToolFault
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
 from tests.cluster.conftest import kubectl
-from tests.cluster.image import Image
+from tests.cluster.image import Image, served
 from tests.cluster.test_pods import SHORT, Kill, play, written
 from tests.integration.loop.policies import write_speaking_policy
 
@@ -44,46 +44,19 @@ WITH_TOOLS: dict[str, Any] = {
 FLIGHTS: Kill = (Stage.SOLVER, "tool=flights")
 
 
-@pytest.fixture
-def namespace(empty_namespace: str) -> str:
-    """What is applied here brings its accounts and its volume along."""
-    return empty_namespace
-
-
 def flights(image: Image) -> list[dict[str, Any]]:
     """The server in the run's own image, its program from a ConfigMap."""
-    host = [{"name": each["name"], **each["source"]} for each in image.volumes]
-    mounts = [{"name": each["name"], "mountPath": each["path"], "readOnly": True} for each in image.volumes]
+    metadata, source = {"name": "flights", "labels": LABELS}, {"configMap": {"name": "flights"}}
+    program = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     container = {
-        "name": "flights",
-        "image": image.name,
         "command": ["python", "/srv/flights_server.py", "--host", "0.0.0.0", "--port", "9000"],
         "ports": [{"name": "http", "containerPort": 9000}],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
         "readinessProbe": {"tcpSocket": {"port": "http"}},
-        "volumeMounts": [{"name": "program", "mountPath": "/srv"}, *mounts],
     }
-    pod = {
-        "containers": [container],
-        "volumes": [{"name": "program", "configMap": {"name": "flights"}}, *host],
-    }
-    head: dict[str, Any] = {"metadata": {"name": "flights", "labels": LABELS}}
-    template = {"metadata": {"labels": LABELS}, "spec": pod}
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", **head, "data": {SERVER.name: SERVER.read_text()}},
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            **head,
-            "spec": {"selector": {"matchLabels": LABELS}, "template": template},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            **head,
-            "spec": {"selector": LABELS, "ports": [{"port": 9000, "targetPort": "http"}]},
-        },
-    ]
+    mounted = {"name": "program", "path": "/srv", "source": source}
+    servers = served(image, "flights", LABELS, mounted, port=9000, **container)
+    return [{**program, "data": {SERVER.name: SERVER.read_text()}}, *servers]
 
 
 def test_a_run_with_search_open_and_a_server_of_tools_completes_though_its_pod_is_deleted(

@@ -24,7 +24,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl
-from tests.cluster.image import Image, import_commands
+from tests.cluster.image import Image, import_commands, served
 from tests.cluster.run_folders import write_run
 from tests.cluster.test_pods import SMALL, condition, start, when
 from tests.unit.controller.examples import sized
@@ -76,12 +76,6 @@ CLUSTER: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def namespace(empty_namespace: str) -> str:
-    """What is applied here brings its accounts and its volume along."""
-    return empty_namespace
-
-
 @pytest.fixture(scope="module")
 def engine_image(pods_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """`vllm` and `python3` of vLLM's environment, which is mounted from this machine as the checkout is."""
@@ -117,14 +111,8 @@ class Watched:
         found = [line for line in lines if line.startswith("vllm:request_success_total")]
         # A server that began anew counts from zero.
         self.answered = max(self.answered, sum(float(line.rpartition(" ")[2]) for line in found))
-        listed = kubectl(
-            "get",
-            "pods",
-            "--namespace",
-            self.namespace,
-            "--field-selector=status.phase=Running",
-            "--output=name",
-        )
+        running = ("--field-selector=status.phase=Running", "--output=name")
+        listed = kubectl("get", "pods", "--namespace", self.namespace, *running)
         self.most_pods = max(self.most_pods, len(listed.stdout.split()))
 
 
@@ -201,20 +189,6 @@ def written(top: Path, image: Image, engine: Image) -> Path:
 
 def rubrics(image: Image) -> list[dict[str, Any]]:
     """A judge that rehearses, behind a Service."""
-    host = [{"name": each["name"], **each["source"]} for each in image.volumes]
-    mounts = [{"name": each["name"], "mountPath": each["path"], "readOnly": True} for each in image.volumes]
-    container = {
-        "name": "rubrics",
-        "image": image.name,
-        "command": ["scope", "serve-judge", "--rehearsal", "--host", "0.0.0.0", "--port", str(_PORT)],
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
-        "volumeMounts": mounts,
-    }
-    head: dict[str, Any] = {"metadata": {"name": "rubrics", "labels": _RUBRICS}}
-    pod = {"metadata": {"labels": _RUBRICS}, "spec": {"containers": [container], "volumes": host}}
-    deployment = {"selector": {"matchLabels": _RUBRICS}, "template": pod}
-    service = {"selector": _RUBRICS, "ports": [{"port": _PORT, "targetPort": _PORT}]}
-    return [
-        {"apiVersion": "apps/v1", "kind": "Deployment", **head, "spec": deployment},
-        {"apiVersion": "v1", "kind": "Service", **head, "spec": service},
-    ]
+    command = ["scope", "serve-judge", "--rehearsal", "--host", "0.0.0.0", "--port", str(_PORT)]
+    resources = {"requests": {"cpu": "50m", "memory": "256Mi"}}
+    return served(image, "rubrics", _RUBRICS, port=_PORT, command=command, resources=resources)

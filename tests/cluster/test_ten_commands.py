@@ -30,15 +30,15 @@ PATH = ASKED[ASKED.index("pip install '.[k8s]'") : ASKED.index("scope k8s status
 
 
 @pytest.fixture
-def node(api: object, empty_namespace: str, tmp_path: Path) -> Iterator[SimulatedNode]:
-    with SimulatedNode(api, empty_namespace, tmp_path / "stages") as found:
+def node(api: object, namespace: str, tmp_path: Path) -> Iterator[SimulatedNode]:
+    with SimulatedNode(api, namespace, tmp_path / "stages") as found:
         # The run's controller is not in this image: its pod runs, and is what was asked for.
         found.holds = lambda pod: "controller" in pod
         yield found
 
 
 @pytest.fixture
-def place(node: SimulatedNode, empty_namespace: str, volume: Path, tmp_path: Path) -> Path:
+def place(node: SimulatedNode, namespace: str, volume: Path, tmp_path: Path) -> Path:
     """A checkout and a kubeconfig of somebody who begins: the namespace is the context's, the images are named."""
     top = tmp_path / "checkout"
     for part in ("k8s", "prompts"):
@@ -50,15 +50,9 @@ def place(node: SimulatedNode, empty_namespace: str, volume: Path, tmp_path: Pat
     fit_to_server(top / RUN)
     context = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     for each in context["contexts"]:
-        each["context"]["namespace"] = empty_namespace
+        each["context"]["namespace"] = namespace
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(context))
     return top
-
-
-@pytest.fixture
-def namespace(empty_namespace: str) -> str:
-    """What is applied here brings its accounts and its claim along."""
-    return empty_namespace
 
 
 def test_the_path_has_at_most_ten_commands() -> None:

@@ -91,11 +91,9 @@ def test_a_stop_keeps_every_complete_step_and_costs_the_one_under_way_alone(
     kind: str, moment: str, complete: int, sharded: bool, here: Ground
 ) -> None:
     """The second step, of which no checkpoint was due, or in which a rank samples for a minute."""
-    settings = {"save_every": 3 if moment == "optimizer" else 1}
-    name = f"{kind} {sharded}"
-    outcome = start(
-        Plan(steps=3, sharded=sharded, settings=settings, fault=Fault(kind, moment, 1)), name, here
-    )
+    settings, name = {"save_every": 3 if moment == "optimizer" else 1}, f"{kind} {sharded}"
+    plan = Plan(steps=3, sharded=sharded, settings=settings, fault=Fault(kind, moment, 1))
+    outcome = start(plan, name, here)
     assert outcome.code == 143 and outcome.after is not None and outcome.after < ENDS_WITHIN
     training = here.folder / name / "training-0"
     assert [each.name for each in (training / ".work").glob("checkpoint-*")] == [f"checkpoint-{complete}"]
