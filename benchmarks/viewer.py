@@ -142,10 +142,6 @@ class Goal(NamedTuple):
     most: float
     unit: str
 
-    @property
-    def held(self) -> bool:
-        return self.found < self.most
-
 
 def goals_of(report: Report) -> list[Goal]:
     """At the paper's size."""
@@ -153,13 +149,6 @@ def goals_of(report: Report) -> list[Goal]:
     pages = [Goal(page, medians[page] * 1e3, most * 1e3, "ms") for page, most in GOALS.items()]
     memory = Goal("memory", report.peak, MEMORY_GOAL, "MB")
     return [*pages, memory, Goal("start", report.start, START_GOAL, "s")]
-
-
-def goals_of_million(report: Report) -> list[Goal]:
-    return [
-        Goal(f"{timing.page} of a million", timing.wall * 1e3, MILLION_GOAL * 1e3, "ms")
-        for timing in report.timings
-    ]
 
 
 def time_reading(folder: Path) -> float:
@@ -207,12 +196,14 @@ def main() -> int:
     for name, report in zip((folder, million), reports, strict=True):
         print(f"\n{name}")
         show(report, reading)
-    goals = [*goals_of(reports[0]), *goals_of_million(reports[1])]
-    rows = [
-        [g.name, f"{g.found:.4g} {g.unit}", f"{g.most:g} {g.unit}", "yes" if g.held else "no"] for g in goals
-    ]
-    print(markdown([["goal", "measured", "at most", "held"], *rows]))
-    return 0 if all(goal.held for goal in goals) else 1
+    goals = goals_of(reports[0])
+    for page, wall, *_ in reports[1].timings:
+        goals.append(Goal(f"{page} of a million", wall * 1e3, MILLION_GOAL * 1e3, "ms"))
+    rows = [["goal", "measured", "at most", "held"]]
+    for goal, found, most, unit in goals:
+        rows.append([goal, f"{found:.4g} {unit}", f"{most:g} {unit}", "yes" if found < most else "no"])
+    print(markdown(rows))
+    return 0 if all(each.found < each.most for each in goals) else 1
 
 
 if __name__ == "__main__":

@@ -311,15 +311,7 @@ def main() -> None:
                 f"{name}: {found['mean_score']:.3f} [{found['low']:.3f}, {found['high']:.3f}] on {found['tasks']} tasks"
             )
     if options.write:
-        for name in (
-            "model.safetensors",
-            "config.json",
-            "generation_config.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "chat_template.jinja",
-        ):
-            shutil.copyfile(folder / "policy" / name, POLICY / name)
+        shutil.copytree(folder / "policy", POLICY, dirs_exist_ok=True)
         print(f"written to {POLICY}")
 
 

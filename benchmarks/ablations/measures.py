@@ -126,14 +126,14 @@ def accepted_means(run: FinishedRun, iteration: int) -> Values:
     return {each.id: each.mean for each in accepted if each.mean is not None}
 
 
-def of_steps(column: str) -> Callable[[FinishedRun, int], Values]:
+def by_steps(name: str, column: str, title: str) -> Measure:
     """A column of the Solver's metrics.jsonl."""
 
     def read(run: FinishedRun, iteration: int) -> Values:
         rows = read_rows(run.folder.stage(iteration, Stage.SOLVER).metrics)
         return {str(int(row["step"])): float(row[column]) for row in rows if column in row}
 
-    return read
+    return Measure(name, title, Stage.SOLVER, read, by_step=True)
 
 
 def mean_of(values: Sequence[float], seed: int = 0) -> Estimate | None:
@@ -160,23 +160,7 @@ ASKED = Measure("asked", "held-out score on what is asked", Stage.COMPARE, asked
 SAMPLED = Measure("sampled", "held-out score of sampled answers", Stage.COMPARE, sampled)
 ON_SOURCE = Measure("on-source", "share of the written tasks about their document", Stage.TASKS, on_source)
 ACCEPTED = Measure("accepted", "mean score of the accepted tasks", Stage.TASKS, accepted_means)
-ANSWER_TOKENS = Measure(
-    "answer-tokens", "tokens of an answer in training", Stage.SOLVER, of_steps("answer_tokens"), by_step=True
-)
-NON_ZERO = Measure(
-    "non-zero",
-    "share of rollouts with a non-zero advantage",
-    Stage.SOLVER,
-    of_steps("non_zero_advantage"),
-    by_step=True,
-)
-JUDGE_CALLS = Measure(
-    "judge-calls", "judge calls of a step", Stage.SOLVER, of_steps("judge_calls"), by_step=True
-)
-FLAT_GROUPS = Measure(
-    "flat",
-    "share of groups from which nothing is learnt",
-    Stage.SOLVER,
-    of_steps("zero_variance"),
-    by_step=True,
-)
+ANSWER_TOKENS = by_steps("answer-tokens", "answer_tokens", "tokens of an answer in training")
+NON_ZERO = by_steps("non-zero", "non_zero_advantage", "share of rollouts with a non-zero advantage")
+JUDGE_CALLS = by_steps("judge-calls", "judge_calls", "judge calls of a step")
+FLAT_GROUPS = by_steps("flat", "zero_variance", "share of groups from which nothing is learnt")

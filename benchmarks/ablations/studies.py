@@ -64,10 +64,7 @@ LENGTH = Ablation(
     "SCOPE, figure 2: without the factor answers grow until training collapses; after three iterations the "
     "benchmarks average 32.8 for 43.1 with it. Here both arms begin with a policy that says a fact too many in "
     "half of its answers, and train 24 steps on tasks of one iteration.",
-    (
-        _WORDY,
-        replace(_WORDY, name="wordy-no-factor", settings=(*_WORDY.settings, "solver.length_floor=1")),
-    ),
+    (_WORDY, replace(_WORDY, name="wordy-no-factor", settings=(*_WORDY.settings, "solver.length_floor=1"))),
     (ANSWER_TOKENS, SAMPLED),
 )
 
@@ -76,11 +73,7 @@ FROZEN = Ablation(
     "Does the Solver need a Challenger that goes on learning?",
     "SCOPE, figure 3: from iteration 1 to 3 the benchmarks gain 3.4 points with co-evolution and 0.8 with the "
     "Challenger frozen at C_1; the mean score of its tasks drifts to 0.71 instead of 0.53, 0.50, 0.48.",
-    (
-        CO_EVOLVING,
-        FROZEN_AFTER_1,
-        FROZEN_FROM_START,
-    ),
+    (CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START),
     (ASKED, ACCEPTED),
 )
 

@@ -68,10 +68,7 @@ def _train(context: PartContext, role: str, policy: Path, model: ModelConfig | N
     """Two steps; the third is never made, so nothing is saved."""
     lengths = context.scale.lengths[role]
     job = job_of(
-        policy,
-        context.folder / "training",
-        settings_of(context, role, steps=3, save_every=100),
-        model,
+        policy, context.folder / "training", settings_of(context, role, steps=3, save_every=100), model
     )
 
     def stop(_: Any, step: int) -> None:
