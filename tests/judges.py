@@ -9,9 +9,22 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.values import Criterion, Document, Role, Rollout, Task, Turn
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Criterion, Document, Priority, Role, Rollout, Rubric, Task, Turn
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.judge.fences import Fenced
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    RubricQuestion,
+    Scale,
+    ScoreQuestion,
+    SelectQuestion,
+    Style,
+)
 from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
@@ -76,3 +89,43 @@ def rollout(number: int, answer: str | None, *, thinking: str = "Let me see.") -
         turns=(Turn(thinking=thinking, query="dam", passages=()), Turn(thinking="So.")),
         answer=answer,
     )
+
+
+def answer_of(text: str | None, name: object = 0) -> Rollout:
+    """An answer without a trace."""
+    return Rollout(id=f"r{name}", role=Role.SOLVER, checkpoint="S_0", subject_id="t1", turns=(), answer=text)
+
+
+ASKED = TASK.model_copy(update={"reference": "Floods."})
+FURTHER = Criterion(text="Names the year.", priority=Priority.BONUS, title="Year", dimension="facts")
+RUBRIC = Rubric(task_id=TASK.id, criteria=(CRITERION, FURTHER))
+ONE, OTHER = rollout(1, "Because of floods."), rollout(2, "For power.")
+
+
+def questions(
+    task: Task = ASKED,
+    document: Document = DOCUMENT,
+    rubric: Rubric = RUBRIC,
+    one: Rollout = ONE,
+    other: Rollout = OTHER,
+) -> list[Question[Any]]:
+    """All that a judge is asked."""
+    criterion = rubric.criteria[0]
+    return [
+        *(GateQuestion(task, gate, document) for gate in Gate),
+        RubricQuestion(task, [document, document]),
+        RubricQuestion(task, ()),
+        GradeQuestion(task, criterion, one.answer or ""),
+        *(PairQuestion(task, one, other, style=style, rubric=rubric) for style in Style),
+        PairQuestion(task, one, other, style=Style.ANSWERS, rubric=criterion),
+        SelectQuestion(task, rubric, [one, other], 1, repeat=2),
+        *(
+            ScoreQuestion(task, one, criterion if scale is Scale.EXPLICIT else rubric, scale=scale)
+            for scale in Scale
+        ),
+    ]
+
+
+def all_fences(fences: tuple[Fenced, ...]) -> list[Fenced]:
+    """Those within others too."""
+    return [each for fence in fences for each in (fence, *all_fences(fence.inner))]

@@ -21,7 +21,6 @@ from starlette.routing import Route
 
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import (
     ControlTags,
     Suspicion,
@@ -33,34 +32,16 @@ from scope_selfplay.base.text import (
     printable,
     suspicions,
 )
-from scope_selfplay.base.values import Criterion, Document, Passage, Role, Rollout, Rubric, Task, Turn
+from scope_selfplay.base.values import Criterion, Document, Passage, Rubric, Task, Turn
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
-from scope_selfplay.judge.fences import Fenced, Fencer, fence_key, read_fences, text_outside
+from scope_selfplay.judge.fences import Fencer, fence_key, read_fences, text_outside
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.protocol import (
-    GateQuestion,
-    GradeQuestion,
-    PairQuestion,
-    Question,
-    RubricQuestion,
-    Scale,
-    ScoreQuestion,
-    SelectQuestion,
-    Style,
-)
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Style
 from scope_selfplay.judge.questions import JudgePrompts
-from scope_selfplay.judge.replies import (
-    parse_correctness,
-    parse_preference,
-    parse_rating,
-    parse_score,
-    parse_two_scores,
-    parse_winners,
-)
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.net.guard import checked_url, retry_after
 from scope_selfplay.net.json import load_strict
@@ -72,21 +53,25 @@ from scope_selfplay.run.commands import documents
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.testing.attacks import as_read, blanks, control_tag_in, quotations, variants
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from tests.judges import CRITERION, REPOSITORY, TASK, JudgeOver, always, rollout
+from tests.judges import (
+    CRITERION,
+    REPOSITORY,
+    TASK,
+    JudgeOver,
+    all_fences,
+    always,
+    answer_of,
+    questions,
+    rollout,
+)
 from tests.reference_files import read_reference
+from tests.unit.judge.test_hostile import MORE_ANSWERS
+from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
 from tests.word_codec import WordCodec
 
 CASES = read_reference("attacks.json")["cases"]
 VARIANTS = int(os.environ.get("SCOPE_ATTACK_VARIANTS", "40"))
-READERS: dict[str, Callable[[str], object]] = {
-    "score": parse_score,
-    "rating": parse_rating,
-    "correctness": parse_correctness,
-    "preference": parse_preference,
-    "two_scores": parse_two_scores,
-    "winners": lambda text: parse_winners(text, ["kape", "sigu"], 1),
-}
 
 
 def of_kind(kind: str) -> Any:
@@ -111,7 +96,7 @@ def test_no_control_tag_reaches_a_judge(case: dict[str, Any]) -> None:
         assert clean(fenced.text, tags) == fenced.text, text
 
 
-def questions(text: str) -> list[Question[Any]]:
+def questions_with(text: str) -> list[Question[Any]]:
     """All that a judge is asked, with the attack wherever a text of others goes."""
     task = Task(id="t", text=text, type="long_form_qa", document_id="d", reference=text)
     document = Document(id="d", title=text, text=text)
@@ -120,24 +105,8 @@ def questions(text: str) -> list[Question[Any]]:
         Turn(thinking=text, query=text, passages=(Passage(id="p", title=text, text=text),), text=text),
         Turn(thinking=text, text=text),
     )
-    one, two, three = (
-        Rollout(id=str(n), role=Role.SOLVER, checkpoint="", subject_id="t", turns=turns, answer=f"{text}{n}")
-        for n in range(3)
-    )
-    by = {Scale.EXPLICIT: rubric.criteria[0]}
-    return [
-        *(GateQuestion(task, gate, document) for gate in Gate),
-        RubricQuestion(task, [document] * 2),
-        RubricQuestion(task, ()),
-        GradeQuestion(task, rubric.criteria[0], text),
-        SelectQuestion(task, rubric, [one, two, three], 1),
-        *(PairQuestion(task, one, two, style=style, rubric=rubric) for style in Style),
-        *(ScoreQuestion(task, one, by.get(scale, rubric), scale=scale) for scale in Scale),
-    ]
-
-
-def all_fences(fences: tuple[Fenced, ...]) -> list[Fenced]:
-    return [each for fence in fences for each in (fence, *all_fences(fence.inner))]
+    one, other = (answer_of(f"{text}{n}", n).model_copy(update={"turns": turns}) for n in range(2))
+    return questions(task, document, rubric, one, other)
 
 
 def names_of(prompt: str) -> list[str]:
@@ -145,14 +114,14 @@ def names_of(prompt: str) -> list[str]:
     return [each.name for each in all_fences(read_fences(prompt)) if each.name != "reasoning"]
 
 
-@pytest.mark.parametrize("number", range(len(questions(""))))
+@pytest.mark.parametrize("number", range(len(questions())))
 def test_no_text_leaves_its_fence_in_any_prompt_of_a_judge(pack: Pack, number: int) -> None:
     prompts = JudgePrompts(pack, JudgeConfig(), key=fence_key("attacks"))
     seeds = [case["text"] for case in CASES if case["kind"] in ("text", "screen", "policy", "result")]
-    frame, rng = prompts.render(questions("harmless")[number]).prompt, random.Random(number)
-    for _ in range(VARIANTS):
-        (attack,) = variants(rng.choice(seeds), rng, 1)
-        prompt = prompts.render(questions(attack)[number]).prompt
+    frame, rng = prompts.render(questions_with("harmless")[number]).prompt, random.Random(number)
+    drawn = [next(iter(variants(rng.choice(seeds), rng, 1))) for _ in range(VARIANTS)]
+    for attack in [*(each[:500] for each in MORE_ANSWERS.values()), *drawn]:
+        prompt = prompts.render(questions_with(attack)[number]).prompt
         assert names_of(prompt) == names_of(frame), attack
         assert text_outside(prompt).count("\n") == text_outside(frame).count("\n"), attack
         assert not any(control_tag_in(as_read(each.text)) for each in all_fences(read_fences(prompt))), attack

@@ -34,7 +34,6 @@ from scope_selfplay.judge.replies import (
     parse_correctness,
     parse_preference,
     parse_rating,
-    parse_rubric,
     parse_score,
     parse_two_scores,
 )
@@ -52,9 +51,10 @@ from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.attacks import HIDDEN, as_read, control_tag_in
 from tests.judges import REPOSITORY
+from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
 from tests.unit.store.runs import finish, write_run
-from tests.unit.test_attacks import READERS, of_kind
+from tests.unit.test_attacks import of_kind
 from tests.word_codec import WordCodec
 
 
@@ -62,7 +62,7 @@ from tests.word_codec import WordCodec
 def test_nesting_without_end_is_unreadable_and_raises_nothing(case: dict[str, Any]) -> None:
     for depth in (1_000, 20_000, 100_000):
         text = case["opening"] * depth
-        for read in (*READERS.values(), parse_rubric):
+        for read in READERS.values():
             assert read(text) is None and read(f'<rubric>{{"score": {text}</rubric>') is None
         for family in DIALECTS:
             with_tools = family.with_tools([ToolForm("open")])

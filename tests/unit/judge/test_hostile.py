@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import clean
-from scope_selfplay.base.values import Criterion, Outcome
-from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
-from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Style
+from scope_selfplay.base.values import Outcome
+from scope_selfplay.judge.fences import read_fences, text_outside
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
 from scope_selfplay.judge.replies import parse_preference, parse_rating, parse_score, parse_winners
 from scope_selfplay.net.serve import ServedReply
 from scope_selfplay.testing.chat_server import FakeServer
-from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, always, rollout
+from tests.judges import CRITERION, TASK, JudgeOver, all_fences, always, rollout
 from tests.reference_files import reference_cases
 
 OPPONENT = "The dam was built against floods, which came in 1927 and 1932."
@@ -64,26 +63,14 @@ def _check_prompt(prompt: str, names: list[str], answer: str) -> None:
     assert [fenced.name for fenced in fences] == names
     outside, probe = text_outside(prompt), clean(answer)[:40]
     assert len(outside) < 4000 and (len(probe) < 12 or probe not in outside)
-    for fenced in _all(fences):
-        lowered = fenced.text.lower()
-        for tag in (
-            "<score",
-            "</score",
-            "<think",
-            "</think",
-            "<rubric",
-            "</response",
-            "<prompt",
-            "<|",
-            "</s>",
-        ):
-            assert tag not in lowered
-        assert "<<<" not in fenced.text and "\u202e" not in fenced.text and "\x00" not in fenced.text
+    signs = [
+        *"<score </score <think </think <rubric </response <prompt <| </s> <<<".split(),
+        "\u202e",
+        "\x00",
+    ]
+    for fenced in all_fences(fences):
+        assert [sign for sign in signs if sign in fenced.text.lower()] == []
     prompt.encode()
-
-
-def _all(fences: tuple[Fenced, ...]) -> list[Fenced]:
-    return [each for fenced in fences for each in (fenced, *_all(fenced.inner))]
 
 
 @pytest.mark.parametrize("case", reference_cases("hostile_answers.json", "name"))
@@ -127,20 +114,6 @@ async def _check_comparison(judge_over: JudgeOver, answer: str, *, copies: bool 
 async def test_a_further_answer_stays_in_its_fence(judge_over: JudgeOver, name: str) -> None:
     await _check_grade(judge_over, MORE_ANSWERS[name])
     await _check_comparison(judge_over, MORE_ANSWERS[name])
-
-
-@pytest.mark.parametrize("name", MORE_ANSWERS)
-async def test_hostile_tasks_documents_and_criteria_are_fenced_too(judge_over: JudgeOver, name: str) -> None:
-    text = MORE_ANSWERS[name]
-    fake = FakeServer(always("<score>0</score>"))
-    task = TASK.model_copy(update={"text": text})
-    async with judge_over(fake) as judge:
-        document = DOCUMENT.model_copy(update={"text": text, "title": text})
-        await judge.ask(GateQuestion(task, Gate.SOURCE, document))
-        await judge.ask(GradeQuestion(task, Criterion(text=text), "An answer."))
-
-    _check_prompt(fake.requests[0].prompt, ["document", "task"], text)
-    _check_prompt(fake.requests[1].prompt, ["task", "answer", "criterion"], text)
 
 
 async def test_a_trajectory_cannot_forge_the_answer_of_its_candidate(judge_over: JudgeOver) -> None:

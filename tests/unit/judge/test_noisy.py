@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.values import Criterion, Fault, Outcome, Role, Rollout, Rubric, Task, Verdict
+from scope_selfplay.base.values import Fault, Outcome, Rollout, Rubric, Verdict
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.account import MeteredJudge
@@ -23,10 +23,8 @@ from scope_selfplay.judge.protocol import (
     Style,
 )
 from scope_selfplay.judge.rules import LexicalJudge, NoisyJudge, VerifierJudge, with_noise
-from tests.unit.judge.test_question_bytes import questions
+from tests.judges import CRITERION, TASK, answer_of, questions
 
-TASK = Task(id="t1", text="Which river?", type="long_form_qa", document_id="d1")
-CRITERION = Criterion(text="Names the river.")
 MANY = 4000
 
 
@@ -69,10 +67,6 @@ def _good(rollout: Rollout) -> float:
     return float("good" in (rollout.answer or ""))
 
 
-def answered(name: str, answer: str) -> Rollout:
-    return Rollout(id=name, role=Role.SOLVER, checkpoint="S_0", subject_id="t1", turns=(), answer=answer)
-
-
 def noisy(**shares: float) -> NoisyJudge:
     return NoisyJudge(Honest(), NoiseConfig.model_validate(shares))
 
@@ -83,7 +77,7 @@ async def grades(judge: NoisyJudge, answer: str, count: int = MANY) -> list[Verd
 
 
 async def matches(judge: NoisyJudge, first: str, second: str, count: int = MANY) -> list[Reply[Outcome]]:
-    pairs = ((answered(f"a{number}", first), answered(f"b{number}", second)) for number in range(count))
+    pairs = ((answer_of(first, f"a{n}"), answer_of(second, f"b{n}")) for n in range(count))
     return await asyncio.gather(*[judge.ask(PairQuestion(TASK, *pair, style=Style.SCORES)) for pair in pairs])
 
 
@@ -118,12 +112,8 @@ async def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
 async def test_noise_falls_on_each_order_of_a_pair_by_itself() -> None:
     judge = noisy(wrong=0.5)
     ahead = [match.value == Outcome(0.0, 0.8) for match in await matches(judge, "good", "bad", 400)]
-    pairs = ((answered(f"b{n}", "bad"), answered(f"a{n}", "good")) for n in range(400))
-    asked = await asyncio.gather(
-        *[judge.ask(PairQuestion(TASK, *pair, style=Style.SCORES)) for pair in pairs]
-    )
-    behind = [match.value == Outcome(0.8, 0.0) for match in asked]
-    assert share([a == b for a, b in zip(ahead, behind, strict=False)]) == pytest.approx(0.5, abs=0.1)
+    behind = [match.value == Outcome(0.8, 0.0) for match in await matches(judge, "bad", "good", 400)]
+    assert share([a == b for a, b in zip(ahead, behind, strict=True)]) == pytest.approx(0.5, abs=0.1)
 
 
 async def test_the_longer_answer_wins_wherever_it_is_shown_and_equal_ones_are_judged() -> None:
@@ -152,21 +142,21 @@ async def test_a_criterion_is_met_the_more_often_the_longer_the_answer_is() -> N
 async def test_a_score_by_length_lies_on_its_scale(scale: Scale, marks: tuple[float, ...]) -> None:
     judge = noisy(longer=1, half_length=20)
     given = [
-        (await judge.ask(ScoreQuestion(TASK, answered("a", "bad " * words), None, scale=scale))).value
+        (await judge.ask(ScoreQuestion(TASK, answer_of("bad " * words), None, scale=scale))).value
         for words in (10, 20, 60)
     ]
     assert given == list(marks)
 
 
 async def test_selections_prefer_what_is_first_longest_or_would_have_lost() -> None:
-    shown = [answered("a", "bad"), answered("b", "good"), answered("c", "bad " * 9), answered("d", "bad")]
+    shown = [answer_of(text, name) for name, text in enumerate(("bad", "good", "bad " * 9, "bad"))]
     picked = {
         kind: (await noisy(**{kind: 1}).ask(SelectQuestion(TASK, None, shown, winners))).value
         for kind, winners in (("first", 2), ("longer", 1), ("unreadable", 1))
     }
     assert picked["first"] == [0, 1] and picked["longer"] == [2] and picked["unreadable"] is None
     turned = noisy(wrong=1)
-    shown[3] = answered("d", "good")
+    shown[3] = answer_of("good", 3)
     assert sorted((await turned.ask(SelectQuestion(TASK, None, shown, 2))).value or ()) == [0, 2]
     # More winners than losers: all who would have lost, and some whom they leave room for.
     three = (await turned.ask(SelectQuestion(TASK, None, shown, 3))).value
@@ -174,7 +164,7 @@ async def test_selections_prefer_what_is_first_longest_or_would_have_lost() -> N
 
 
 async def test_a_selection_by_length_favours_no_place_among_equals() -> None:
-    groups = ([answered(f"{n}{m}", "bad") for m in range(4)] for n in range(400))
+    groups = ([answer_of("bad", f"{n}{m}") for m in range(4)] for n in range(400))
     found = await asyncio.gather(
         *[noisy(longer=1).ask(SelectQuestion(TASK, None, group, 1)) for group in groups]
     )
@@ -185,7 +175,7 @@ async def test_a_selection_by_length_favours_no_place_among_equals() -> None:
 @pytest.mark.parametrize("kind", ["unreadable", "wrong", "first", "longer"])
 async def test_no_fault_becomes_a_number(kind: str) -> None:
     judge = MeteredJudge(noisy(**{kind: 1}))
-    foggy, clear = answered("a", "fog over a long answer"), answered("b", "good")
+    foggy, clear = answer_of("fog over a long answer", 1), answer_of("good", 2)
     refused = [
         (await judge.ask(GradeQuestion(TASK, CRITERION, "fog"))).value,
         (await judge.ask(PairQuestion(TASK, foggy, clear, style=Style.SCORES))).value,

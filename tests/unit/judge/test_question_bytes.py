@@ -1,37 +1,20 @@
 """Prompts and cache keys keep their bytes: with other ones, every judgement that a run has paid for is asked again."""
 
 import hashlib
-from typing import Any
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Finish, Priority, Rubric
+from scope_selfplay.base.values import Finish
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
-from scope_selfplay.judge.protocol import (
-    GateQuestion,
-    GradeQuestion,
-    PairQuestion,
-    Question,
-    RubricQuestion,
-    Scale,
-    ScoreQuestion,
-    SelectQuestion,
-    Style,
-)
 from scope_selfplay.net.chat import ChatReply
 from scope_selfplay.prompts.pack import Pack
-from tests.judges import CRITERION, DOCUMENT, TASK, rollout
+from tests.judges import questions
 
 KEYS = {
     "token": "c078c10cce0b3b836f6669a8d4f4bba8fb8b8243df66347b6f0859e87f2a6fdf",
     "written": "e5c9b7b81aea49c23206015ca9857bb7ad461a7ca84adebfe4a9ea76f12188b2",
 }
-ASKED = TASK.model_copy(update={"reference": "Floods."})
-FURTHER = Criterion(text="Names the year.", priority=Priority.BONUS, title="Year", dimension="facts")
-RUBRIC = Rubric(task_id=TASK.id, criteria=(CRITERION, FURTHER))
-ONE, OTHER = rollout(1, "Because of floods."), rollout(2, "For power.")
 
 
 class Unread(JudgementCache):
@@ -43,22 +26,6 @@ class Unread(JudgementCache):
     def get(self, key: bytes) -> ChatReply | None:
         self.keys.append(key)
         return ChatReply("Hm.", "", Finish.STOP, 1, 1, {})
-
-
-def questions() -> list[Question[Any]]:
-    return [
-        *(GateQuestion(ASKED, gate, DOCUMENT) for gate in Gate),
-        RubricQuestion(ASKED, [DOCUMENT, DOCUMENT]),
-        RubricQuestion(ASKED, ()),
-        GradeQuestion(ASKED, CRITERION, "Because of floods."),
-        *(PairQuestion(ASKED, ONE, OTHER, style=style, rubric=RUBRIC) for style in Style),
-        PairQuestion(ASKED, ONE, OTHER, style=Style.ANSWERS, rubric=CRITERION),
-        SelectQuestion(ASKED, RUBRIC, [ONE, OTHER], 1, repeat=2),
-        *(
-            ScoreQuestion(ASKED, ONE, CRITERION if scale is Scale.EXPLICIT else RUBRIC, scale=scale)
-            for scale in Scale
-        ),
-    ]
 
 
 @pytest.mark.parametrize("verdict", KEYS)

@@ -12,8 +12,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.served import random_judge_app, random_reply
 from scope_selfplay.net.serve import ServedRequest, serving
 from scope_selfplay.prompts.folder import load_pack
-from tests.judges import REPOSITORY
-from tests.unit.judge.test_question_bytes import questions
+from tests.judges import REPOSITORY, questions
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Document, Fault, Role, Rollout, Rubric, Task
+from scope_selfplay.base.values import Document, Fault, Rubric, Task
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.corpus.world import FactQuestion, make_documents, read_article, write_question
 from scope_selfplay.judge.endpoint import with_models
@@ -27,6 +27,7 @@ from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.pack import Pack
+from tests.judges import answer_of
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +63,6 @@ def tasks(documents: list[Document]) -> list[tuple[Task, Document]]:
     return made
 
 
-def solver(number: int, answer: str | None) -> Rollout:
-    return Rollout(id=f"r{number}", role=Role.SOLVER, checkpoint="", subject_id="", turns=(), answer=answer)
-
-
 def plain(value: object) -> object:
     """Of a rubric, what crosses the wire."""
     return [each.text for each in value.criteria] if isinstance(value, Rubric) else value
@@ -88,7 +85,7 @@ async def test_every_question_gets_the_same_value(
                 asked += [GradeQuestion(task, each, answer) for each in rubric.criteria]
                 against = {Scale.EXPLICIT: rubric.criteria[0]}
                 asked += [
-                    ScoreQuestion(task, solver(0, answer), against.get(scale, rubric), scale=scale)
+                    ScoreQuestion(task, answer_of(answer), against.get(scale, rubric), scale=scale)
                     for scale in Scale
                 ]
             for question in asked:
