@@ -1,7 +1,7 @@
 """Model judges against the shipped fake, on loopback."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from scope_selfplay.judge.protocol import (
     GradeQuestion,
     PairQuestion,
     Question,
+    Reply,
     RubricQuestion,
     Scale,
     ScoreQuestion,
@@ -67,6 +68,22 @@ async def judge_over_pack(
 def judge_over(pack: Pack) -> JudgeOver:
     """`async with judge_over(fake or responder, cache=path, **JudgeConfig fields) as judge`."""
     return partial(judge_over_pack, pack)
+
+
+Ask = Callable[..., Awaitable[Reply[Any]]]
+
+
+@pytest.fixture
+def ask(judge_over: JudgeOver) -> Ask:
+    """`await ask(fake or responder, question, **JudgeConfig fields)` for a judge that is asked one thing."""
+
+    async def ask_once(
+        served: FakeServer | Responder, question: Question[Any], **settings: Any
+    ) -> Reply[Any]:
+        async with judge_over(served, **settings) as judge:
+            return await judge.ask(question)
+
+    return ask_once
 
 
 def always(text: str) -> Responder:

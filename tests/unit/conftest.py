@@ -4,9 +4,9 @@ import os
 
 from hypothesis import settings
 
-from tests.judges import judge_over, pack
+from tests.judges import ask, judge_over, pack
 
-__all__ = ["judge_over", "pack"]
+__all__ = ["ask", "judge_over", "pack"]
 
 # No deadline: a busy machine must not fail a test that is right.
 settings.register_profile("quick", max_examples=40, deadline=None)

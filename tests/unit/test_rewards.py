@@ -91,10 +91,6 @@ def iteration_budget(case: Case) -> Case:
     }
 
 
-def solver_total(case: Case) -> Case:
-    return {"R": solver_reward(case["g"], case["len"], case["F"], case["S"], SolverConfig())}
-
-
 CHECKS: dict[str, Callable[[Case], Case]] = {
     "total_and_advantage_eq9_10": total_and_advantage,
     "fdiff_eq5": lambda case: {"f": [difficulty_reward(mean, case["tau"]) for mean in case["g"]]},
@@ -113,7 +109,9 @@ CHECKS: dict[str, Callable[[Case], Case]] = {
         "F": [solver_format(*row) for row in case["think_turns_validnonfinal_answer"]]
     },
     "search_reward": lambda case: {"S": [search_reward(valid) for valid in case["valid"]]},
-    "solver_reward_eq6": solver_total,
+    "solver_reward_eq6": lambda case: {
+        "R": solver_reward(case["g"], case["len"], case["F"], case["S"], SolverConfig())
+    },
     "filter_window": lambda case: {"keep": [in_window(mean) for mean in case["g"]]},
     "grpo_advantage_population": grpo_advantage,
     "explicit_eq13_14": explicit_score,
@@ -132,22 +130,8 @@ def test_a_reference_case_gives_its_expected_values(case: Case) -> None:
         assert actual[name] == pytest.approx(value, abs=case["tol"], rel=0), name
 
 
-units = st.floats(0.0, 1.0)
-
-
 CHALLENGER, SOLVER = ChallengerConfig(), SolverConfig()
-
-
-targets = st.floats(0.01, 0.99)
-
-
-weights = st.floats(0.01, 100.0)
-
-
-@given(st.lists(st.tuples(st.booleans(), weights), min_size=1, max_size=12))
-def test_a_rubric_score_lies_between_0_and_1(criteria: list[tuple[bool, float]]) -> None:
-    score = rubric_score([met for met, _ in criteria], [weight for _, weight in criteria])
-    assert score is not None and 0.0 <= score <= 1.0
+units, targets, weights = st.floats(0.0, 1.0), st.floats(0.01, 0.99), st.floats(0.01, 100.0)
 
 
 @given(st.lists(st.tuples(st.booleans(), weights), min_size=1, max_size=12), st.data())
@@ -160,7 +144,7 @@ def test_meeting_one_more_criterion_raises_the_score(
     better = list(met)
     better[data.draw(st.sampled_from(missed))] = True
     before, after = rubric_score(met, weight), rubric_score(better, weight)
-    assert before is not None and after is not None and after > before
+    assert before is not None and after is not None and 0.0 <= before < after <= 1.0
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(0, 5))
@@ -174,11 +158,6 @@ def test_a_rubric_without_any_verdict_has_no_score() -> None:
     assert rubric_score([]) is None
 
 
-@given(units, targets)
-def test_a_difficulty_reward_lies_between_0_and_1(mean: float, target: float) -> None:
-    assert 0.0 <= difficulty_reward(mean, target) <= 1.0
-
-
 @given(targets)
 def test_difficulty_pays_most_at_the_target_and_nothing_at_the_nearer_end(target: float) -> None:
     assert difficulty_reward(target, target) == 1.0
@@ -190,20 +169,20 @@ def test_difficulty_never_pays_more_further_from_the_target(
     first: float, second: float, target: float
 ) -> None:
     near, far = sorted((first, second), key=lambda mean: abs(mean - target))
-    assert difficulty_reward(near, target) >= difficulty_reward(far, target)
+    assert 1.0 >= difficulty_reward(near, target) >= difficulty_reward(far, target) >= 0.0
 
 
-@given(st.integers(0, 20_000), st.integers(0, 20_000))
-def test_a_longer_answer_never_keeps_more(first: int, second: int) -> None:
+LENGTHS = st.integers(0, 20_000)
+
+
+@given(LENGTHS, LENGTHS, st.integers(0, 1000), st.integers(1, 1000), units)
+def test_a_longer_answer_never_keeps_more_and_all_keep_the_least(
+    first: int, second: int, soft: int, width: int, floor: float
+) -> None:
     short, long = sorted((first, second))
     assert 1.0 >= length_factor(short) >= length_factor(long) >= 0.05
-
-
-@given(st.integers(0, 5000), st.integers(0, 1000), st.integers(1, 1000), units)
-def test_the_length_factor_stays_between_its_floor_and_1(
-    tokens: int, soft: int, width: int, floor: float
-) -> None:
-    assert floor <= length_factor(tokens, soft, soft + width, floor) <= 1.0
+    kept = [length_factor(tokens, soft, soft + width, floor) for tokens in (short, long)]
+    assert 1.0 >= kept[0] >= kept[1] >= floor
 
 
 @given(st.integers(0, 50))
@@ -220,81 +199,46 @@ def turn_counts(draw: st.DrawFn) -> tuple[int, int]:
 
 
 @given(turn_counts(), st.integers(0, 9), st.integers(1, 3), st.booleans())
-def test_a_challenger_format_grows_with_each_of_its_parts(
-    counts: tuple[int, int], searches: int, expected: int, has_task: bool
+def test_a_format_grows_with_each_of_its_parts(
+    counts: tuple[int, int], searches: int, expected: int, is_whole: bool
 ) -> None:
-    thinking, turns = counts
-    score = challenger_format(thinking, turns, searches, expected, has_task)
-    assert 0.0 <= score <= 1.0
-    assert challenger_format(turns, turns, searches, expected, has_task) >= score
-    assert challenger_format(thinking, turns, searches + 1, expected, has_task) >= score
-    assert challenger_format(thinking, turns, searches, expected, True) >= score
-    assert challenger_format(turns, turns, expected, expected, True) == 1.0
-
-
-@given(turn_counts(), st.integers(0, 9), st.booleans())
-def test_a_solver_format_grows_with_each_of_its_parts(
-    counts: tuple[int, int], searches: int, has_answer: bool
-) -> None:
-    thinking, turns = counts
-    score = solver_format(thinking, turns, searches, has_answer)
-    assert 0.0 <= score <= 1.0
-    assert solver_format(turns, turns, searches, has_answer) >= score
-    assert solver_format(thinking, turns, searches + 1, has_answer) >= score
-    assert solver_format(thinking, turns, searches, True) >= score
-
-
-@given(st.integers(0, 9))
-def test_a_solver_that_answers_at_once_gets_nothing_for_tools(searches: int) -> None:
+    """A task or an answer makes it whole; who answers at once gets nothing for tools."""
+    for form in (lambda *given: challenger_format(*given[:3], expected, given[3]), solver_format):
+        score = form(*counts, searches, is_whole)
+        assert 0.0 <= score <= 1.0
+        assert form(counts[1], counts[1], searches, is_whole) >= score
+        assert form(*counts, searches + 1, is_whole) >= score
+        assert form(*counts, searches, True) >= score
+    assert challenger_format(counts[1], counts[1], expected, expected, True) == 1.0
     assert solver_format(1, 1, searches, True) == pytest.approx(2.0 / 3.0)
 
 
-@given(st.none() | units)
-def test_a_challenger_without_any_format_gets_0(mean: float | None) -> None:
-    assert challenger_reward(0.0, mean, CHALLENGER) == 0.0
-
-
-@given(st.floats(0.01, 1.0))
-def test_a_failed_gate_leaves_the_format_reward_only(form: float) -> None:
-    assert challenger_reward(form, None, CHALLENGER) == 0.5 * form
-
-
 @given(st.floats(0.01, 1.0), units)
-def test_a_passed_gate_adds_the_difficulty_reward(form: float, mean: float) -> None:
+def test_a_passed_gate_adds_the_difficulty_reward_where_there_is_any_format(form: float, mean: float) -> None:
     assert challenger_reward(form, mean, CHALLENGER) == pytest.approx(0.5 * form + difficulty_reward(mean))
+    assert challenger_reward(form, None, CHALLENGER) == 0.5 * form
+    assert challenger_reward(0.0, mean, CHALLENGER) == challenger_reward(0.0, None, CHALLENGER) == 0.0
 
 
-@given(units, units, st.integers(0, 5000), units, units)
-def test_a_solver_reward_grows_with_its_score(
-    first: float, second: float, tokens: int, form: float, search: float
+@given(units, units, st.integers(0, 5000), st.integers(0, 5000), units, units)
+def test_a_solver_gains_by_its_score_and_nothing_by_length_and_a_missing_score_masks_it(
+    first: float, second: float, tokens: int, others: int, form: float, search: float
 ) -> None:
-    low, high = (solver_reward(score, tokens, form, search, SOLVER) for score in sorted((first, second)))
-    assert low is not None and high is not None and 0.0 <= low <= high <= 1.6
-
-
-@given(units, st.integers(0, 5000), st.integers(0, 5000), units, units)
-def test_a_solver_gains_nothing_by_length(
-    score: float, first: int, second: int, form: float, search: float
-) -> None:
-    short, long = (solver_reward(score, tokens, form, search, SOLVER) for tokens in sorted((first, second)))
-    assert short is not None and long is not None and short >= long
-
-
-@given(st.integers(0, 5000), units, units)
-def test_a_missing_score_masks_the_solver(tokens: int, form: float, search: float) -> None:
+    (worse, better), (short, long) = sorted((first, second)), sorted((tokens, others))
+    low, high, wordy = (
+        solver_reward(score, length, form, search, SOLVER)
+        for score, length in ((worse, short), (better, short), (better, long))
+    )
+    assert low is not None and high is not None and wordy is not None
+    assert 0.0 <= low <= high <= 1.6 and wordy <= high
     assert solver_reward(None, tokens, form, search, SOLVER) is None
 
 
-@pytest.mark.parametrize("scores", [[0.2] * 8, [0.8] * 3])
-def test_rounding_does_not_push_a_mean_out_of_the_window(scores: list[float]) -> None:
+@pytest.mark.parametrize(("scores", "outside"), [([0.2] * 8, 0.2 - 1e-6), ([0.8] * 3, 0.8 + 1e-6)])
+def test_rounding_alone_does_not_push_a_mean_out_of_the_window(scores: list[float], outside: float) -> None:
     mean = sum(scores) / len(scores)
     assert not 0.2 <= mean <= 0.8
-    assert in_window(mean)
-
-
-def test_a_mean_just_outside_the_window_is_rejected() -> None:
-    assert not in_window(0.2 - 1e-6)
-    assert not in_window(0.8 + 1e-6)
+    assert in_window(mean) and not in_window(outside)
 
 
 @given(st.lists(st.tuples(units, st.sampled_from(Priority)), min_size=1, max_size=8), units)
@@ -321,9 +265,11 @@ def test_an_explicit_reward_lies_between_0_and_1(scored: list[tuple[float, Prior
         (lambda: implicit_reward(11.0, 1.0), "a tenth of the score must lie in"),
         (lambda: explicit_reward([0.5], [1.0, 1.0], 1.0), "zip"),
         (lambda: pairwise_reward(1.5, 1.0), "share of wins must lie in"),
+        (lambda: group_advantages([1.0, math.nan]), "finite"),
+        (lambda: group_advantages([1.0, math.inf]), "finite"),
     ],
 )
-def test_an_impossible_input_is_refused(call: Callable[[], float | None], said: str) -> None:
+def test_an_impossible_input_is_refused(call: Callable[[], object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -343,6 +289,8 @@ def test_advantages_sum_to_zero_and_their_squares_to_the_group_size(group: list[
 def test_a_flat_group_has_exactly_no_advantages(reward: float, size: int) -> None:
     assert group_advantages([reward] * size) == [0.0] * size
     assert group_advantages([reward] * size, epsilon=0.0) == [0.0] * size
+    # Too close to square.
+    assert group_advantages([0.0, 5e-324], epsilon=0.0) == [0.0, 0.0]
 
 
 @given(st.lists(rewards, min_size=2, max_size=8), st.integers(0, 8))
@@ -356,16 +304,6 @@ def test_a_missing_reward_gets_0_and_moves_no_other(group: list[float], position
 def test_a_group_without_any_reward_has_no_advantages() -> None:
     assert group_advantages([]) == []
     assert group_advantages([None, None]) == [0.0, 0.0]
-
-
-def test_rewards_too_close_to_square_are_flat() -> None:
-    assert group_advantages([0.0, 5e-324], epsilon=0.0) == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(("group", "epsilon"), [([1.0, math.nan], 1e-6), ([1.0, math.inf], 1e-6)])
-def test_advantages_of_impossible_rewards_are_refused(group: list[float], epsilon: float) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        group_advantages(group, epsilon)
 
 
 VALUES = st.lists(st.lists(st.none() | st.floats(-10, 10), max_size=6), min_size=1, max_size=4)

@@ -23,6 +23,11 @@ def rows_in(file: Path) -> int:
         return int(database.execute("SELECT count(*) FROM replies").fetchone()[0])
 
 
+def spoil(file: Path, statement: str, *values: bytes) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(statement, values)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "deeper" / "judgements.sqlite"
@@ -39,31 +44,21 @@ def test_what_was_put_is_there_after_reopening(file: Path) -> None:
     assert again.get(key) == REPLY and rows_in(file) == 1
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        REQUEST._replace(prompt="Is it not?"),
-        REQUEST._replace(max_tokens=9),
-        REQUEST._replace(temperature=0.0),
-        REQUEST._replace(seed=4),
-        REQUEST._replace(choices=("1", "0")),
-    ],
-)
-def test_every_part_of_a_request_counts(other: ChatRequest) -> None:
-    assert cache_key("m0", other) != cache_key("m0", REQUEST)
-    assert cache_key("m1", REQUEST) != cache_key("m0", REQUEST)
+def test_the_model_and_every_part_of_a_request_count() -> None:
+    changes = {"prompt": "Is it not?", "max_tokens": 9, "temperature": 0.0, "seed": 4, "choices": ("1", "0")}
+    others = [REQUEST._replace(**{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
+    keys = {cache_key("m1", REQUEST), *(cache_key("m0", each) for each in (REQUEST, *others))}
+    assert len(keys) == 2 + len(others)
 
 
 @pytest.mark.parametrize("place", [0, 5, 12, 30, -1])
 def test_a_flipped_bit_counts_as_missing(file: Path, place: int) -> None:
     cache = JudgementCache(file)
     cache.put(b"key", REPLY)
-    with sqlite3.connect(file) as database:
-        (stored,) = database.execute("SELECT reply FROM replies").fetchone()
-        damaged = bytearray(stored)
-        damaged[place] ^= 1
-        database.execute("UPDATE replies SET reply = ?", (bytes(damaged),))
-    database.close()
+    with closing(sqlite3.connect(file)) as database:
+        damaged = bytearray(database.execute("SELECT reply FROM replies").fetchone()[0])
+    damaged[place] ^= 1
+    spoil(file, "UPDATE replies SET reply = ?", bytes(damaged))
 
     assert cache.get(b"key") is None
 
@@ -71,9 +66,7 @@ def test_a_flipped_bit_counts_as_missing(file: Path, place: int) -> None:
 def test_an_entry_of_another_key_is_not_believed(file: Path) -> None:
     cache = JudgementCache(file)
     cache.put(b"key", REPLY)
-    with sqlite3.connect(file) as database:
-        database.execute("UPDATE replies SET key = ?", (b"other",))
-    database.close()
+    spoil(file, "UPDATE replies SET key = ?", b"other")
 
     assert cache.get(b"other") is None
 
@@ -135,9 +128,6 @@ def test_a_file_that_is_not_a_cache_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_disk_that_fails_is_an_outside_error(file: Path) -> None:
     cache = JudgementCache(file)
-    with sqlite3.connect(file) as database:
-        database.execute("DROP TABLE replies")
-    database.close()
-
+    spoil(file, "DROP TABLE replies")
     with pytest.raises(StorageError, match="judgement cache failed"):
         cache.put(b"key", REPLY)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -32,50 +32,38 @@ async def test_a_completion_comes_back_with_its_tokens() -> None:
     assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("yes", Finish.STOP, 3, 1)
 
 
-OTHERS = {FaultKind.REFUSAL: Fault.REFUSED, FaultKind.HANG: Fault.TIMED_OUT}
+async def fault_at(served: AbstractAsyncContextManager[str], attempt: float = ONCE.attempt) -> ChatFault:
+    """What one request ends with there."""
+    once = replace(ONCE, attempt=attempt)
+    async with served as url, ChatClient(url, model=FAKE_MODEL, retry_policy=once) as client:
+        with pytest.raises(ChatFault) as raised:
+            await client.complete(REQUEST._replace(choices=("1", "0")))
+    return raised.value
+
+
+LATE = dict.fromkeys((FaultKind.HANG, FaultKind.SLOW_DRIP), Fault.TIMED_OUT)
+OTHERS = {FaultKind.REFUSAL: Fault.REFUSED, **LATE}
 
 
 @pytest.mark.parametrize("kind", [*TRANSPORT, FaultKind.REDIRECT, *OTHERS])
 async def test_every_fault_has_its_type(kind: FaultKind) -> None:
-    fake = FakeServer(always("yes"))
-    fake.fault = kind
-    once = replace(ONCE, attempt=0.2)
-    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, retry_policy=once) as client:
-        with pytest.raises(ChatFault) as raised:
-            await client.complete(REQUEST)
-
-    assert raised.value.fault is OTHERS.get(kind, Fault.UNAVAILABLE)
-    assert raised.value.busy is (kind is FaultKind.BUSY)
-
-
-async def test_an_answer_that_drips_too_slowly_is_a_time_out() -> None:
     fake = FakeServer(always("yes"), drip=0.3)
-    fake.fault = FaultKind.SLOW_DRIP
-    async with fake.serving() as url:
-        with pytest.raises(ChatFault) as raised:
-            async with ChatClient(url, model=FAKE_MODEL, retry_policy=replace(ONCE, attempt=0.1)) as client:
-                await client.complete(REQUEST)
-
-    assert raised.value.fault is Fault.TIMED_OUT
+    fake.fault = kind
+    found = await fault_at(fake.serving(), attempt=0.2)
+    assert (found.fault, found.busy) == (OTHERS.get(kind, Fault.UNAVAILABLE), kind is FaultKind.BUSY)
 
 
 async def test_a_response_over_the_cap_is_unreadable() -> None:
     fake = FakeServer(always("x" * (MOST_BYTES + 1)))
-    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
-        with pytest.raises(ChatFault) as raised:
-            await client.complete(REQUEST)
-
-    assert raised.value.fault is Fault.UNREADABLE
+    assert (await fault_at(fake.serving())).fault is Fault.UNREADABLE
 
 
 @asynccontextmanager
-async def _server(status: int, body: bytes, headers: dict[str, str] | None = None) -> AsyncIterator[str]:
+async def _server(status: int, body: bytes) -> AsyncIterator[str]:
     async def answer(request: Request) -> Response:
-        return Response(body, status, headers)
+        return Response(body, status)
 
-    methods = ["GET", "POST"]
-    app = Starlette(routes=[Route("/{rest:path}", answer, methods=methods)])
-    async with serving(app) as url:
+    async with serving(Starlette(routes=[Route("/{rest:path}", answer, methods=["GET", "POST"])])) as url:
         yield url
 
 
@@ -88,11 +76,8 @@ async def test_a_wrong_key_path_or_model_is_the_users_mistake(status: int) -> No
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_request_that_is_refused_is_a_refusal(status: int) -> None:
-    async with _server(status, b"maximum context length") as url, ChatClient(url, model="m") as client:
-        with pytest.raises(ChatFault, match="maximum context length") as raised:
-            await client.complete(REQUEST)
-
-    assert raised.value.fault is Fault.REFUSED
+    found = await fault_at(_server(status, b"maximum context length"))
+    assert found.fault is Fault.REFUSED and "maximum context length" in str(found)
 
 
 def _with_odds(**top: object) -> dict[str, object]:
@@ -105,11 +90,7 @@ BODIES = [[], {}, {"choices": {}}, *({"choices": [each]} for each in CHOICES)]
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 async def test_a_body_of_another_shape_is_no_completion(body: object) -> None:
-    async with _server(200, json.dumps(body).encode()) as url, ChatClient(url, model="m") as client:
-        with pytest.raises(ChatFault) as raised:
-            await client.complete(REQUEST._replace(choices=("1", "0")))
-
-    assert raised.value.fault is Fault.UNAVAILABLE
+    assert (await fault_at(_server(200, json.dumps(body).encode()))).fault is Fault.UNAVAILABLE
 
 
 @pytest.mark.parametrize("rest", ["example.org/v1", "http://127.0.0.1:99999/v1", "http://127.0.0.1/v1?x=1"])

@@ -3,11 +3,10 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,38 +19,30 @@ from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.serving.threads import in_thread
 from tests.judges import always
 
-
-@pytest.fixture
-def run() -> CliRunner:
-    return CliRunner()
-
-
-@pytest.fixture
-def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fake judge in a thread of its own, since the command runs an event loop."""
-    with in_thread(FakeServer(always(request.param)).serving()) as url:
-        yield url
-
-
 TASK = ["--task", "Why was the dam built?"]
 
 
-@pytest.mark.parametrize("endpoint", ["<think>named</think><score>1</score>"], indirect=True)
-def test_a_gate_shows_prompt_completion_value_and_tokens(run: CliRunner, endpoint: str) -> None:
-    result = run.invoke(judge, ["try", "gate_entity", *TASK, "--base-url", endpoint])
+def tried(*arguments: str) -> Result:
+    return CliRunner().invoke(judge, ["try", *arguments, *TASK])
 
+
+def tried_at(completion: str, *arguments: str) -> str:
+    """What is said of this completion; the fake judge has a thread of its own, since the command runs an event loop."""
+    with in_thread(FakeServer(always(completion)).serving()) as url:
+        result = tried(*arguments, "--base-url", url)
     assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_gate_shows_prompt_completion_value_and_tokens() -> None:
+    found = tried_at("<think>named</think><score>1</score>", "gate_entity")
     for shown in ("Why was the dam built?", "<score>1</score>", "True", "attempts 1", "tokens_in"):
-        assert shown in result.output
+        assert shown in found
 
 
-@pytest.mark.parametrize("endpoint", ['{"winners": ["nobody"]}'], indirect=True)
-def test_what_cannot_be_read_is_shown_as_such(run: CliRunner, endpoint: str) -> None:
+def test_what_cannot_be_read_is_shown_as_such() -> None:
     answers = ["--answer", "One.", "--answer", "Two."]
-    result = run.invoke(judge, ["try", "select", *TASK, *answers, "--base-url", endpoint, "--json"])
-
-    assert result.exit_code == 0, result.output
-    shown = json.loads(result.output)
+    shown = json.loads(tried_at('{"winners": ["nobody"]}', "select", *answers, "--json"))
     assert (shown["value"], shown["fault"], shown["attempts"]) == (None, "unreadable", 3)
     assert shown["completion"] == '{"winners": ["nobody"]}'
 
@@ -75,11 +66,10 @@ def test_what_cannot_be_read_is_shown_as_such(run: CliRunner, endpoint: str) -> 
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_every_role_can_be_looked_at_without_a_judge(run: CliRunner, arguments: list[str]) -> None:
-    result = run.invoke(judge, ["try", *arguments, *TASK, "--dry"])
+def test_every_role_can_be_looked_at_without_a_judge(arguments: list[str]) -> None:
+    result = tried(*arguments, "--dry")
 
-    assert result.exit_code == 0, result.output
-    assert "<<<task " in result.output
+    assert result.exit_code == 0 and "<<<task " in result.output, result.output
 
 
 @pytest.mark.parametrize(
@@ -95,24 +85,22 @@ def test_every_role_can_be_looked_at_without_a_judge(run: CliRunner, arguments: 
         (["gate_entity", "--base-url", "http://127.0.0.1:9/v1"], "does not answer"),
     ],
 )
-def test_a_mistake_says_what_to_do(run: CliRunner, arguments: list[str], complaint: str) -> None:
-    result = run.invoke(judge, ["try", *arguments, *TASK])
+def test_a_mistake_says_what_to_do(arguments: list[str], complaint: str) -> None:
+    result = tried(*arguments)
 
     assert result.exit_code != 0 and complaint in f"{result.output}{result.exception}"
 
 
-def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
-    file = tmp_path / "task.txt"
+def test_a_text_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "answer.txt"
     file.write_text("Who built the harbour?")
 
-    result = run.invoke(judge, ["try", "gate_entity", "--task", f"@{file}", "--dry"])
-
-    assert "Who built the harbour?" in result.output
-    missing = run.invoke(judge, ["try", "gate_entity", "--task", "@/nowhere.txt", "--dry"])
+    both = tried("compare_scores", "--answer", f"@{file}", "--answer", "Nobody knows.", "--dry").output
+    assert "Who built the harbour?" in both and "Nobody knows." in both
+    one = tried("grade", "--answer", "Floods.", "--criterion", f"@{file}", "--dry")
+    assert "Who built the harbour?" in one.output
+    missing = tried("gate_source", "--document", "@/nowhere.txt", "--dry")
     assert missing.exit_code == 2 and "cannot be read" in missing.output
-    answers = ["--answer", f"@{file}", "--answer", "Nobody knows."]
-    both = run.invoke(judge, ["try", "compare_scores", *answers, *TASK, "--dry"])
-    assert "Who built the harbour?" in both.output and "Nobody knows." in both.output
 
 
 def test_without_a_server_library_one_line_says_what_to_install() -> None:

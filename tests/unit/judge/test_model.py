@@ -27,7 +27,7 @@ from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.ranking.matches import soft_share
 from scope_selfplay.testing.chat_server import FakeServer, FaultKind
-from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, always, rollout
+from tests.judges import CRITERION, DOCUMENT, TASK, Ask, JudgeOver, always, rollout
 
 PAIR = (TASK, rollout(1, "One."), rollout(2, "Two."))
 FLOODS = rollout(0, "Floods.")
@@ -38,58 +38,50 @@ RUBRIC_TEXT = (
 )
 
 
-@pytest.mark.parametrize("gate", list(Gate))
-async def test_every_gate_is_read(judge_over: JudgeOver, gate: Gate) -> None:
-    async with judge_over(always("<think>clear</think><score>1</score>")) as judge:
-        verdict = (await judge.ask(GateQuestion(TASK, gate, DOCUMENT))).verdict
+def prompts_of(pack: str) -> JudgePrompts:
+    return JudgePrompts(load_pack(shipped_prompts() / pack), JudgeConfig(), key=fence_key(0))
 
+
+def fences_of(prompt: str) -> list[str]:
+    return [fenced.name for fenced in read_fences(prompt)]
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+async def test_every_gate_is_read(ask: Ask, gate: Gate) -> None:
+    completion = "<think>clear</think><score>1</score>"
+    verdict = (await ask(always(completion), GateQuestion(TASK, gate, DOCUMENT))).verdict
     assert (verdict.value, verdict.reasoning, verdict.fault, verdict.attempts) == (True, "clear", None, 1)
     assert verdict.tokens_in > 100 and verdict.tokens_out > 0
 
 
-async def test_a_rubric_is_written_greedily_from_the_documents(judge_over: JudgeOver) -> None:
-    fake = FakeServer(always(RUBRIC_TEXT))
-    async with judge_over(fake) as judge:
-        rubric = (await judge.ask(RubricQuestion(TASK, [DOCUMENT, DOCUMENT]))).value
-
-    assert rubric is not None and rubric.task_id == TASK.id
+@pytest.mark.parametrize(("block", "unmet"), [("", None), ('<unmet>["its river"]</unmet>', ("its river",))])
+async def test_a_rubric_is_written_greedily_from_the_documents_and_keeps_what_none_answers(
+    ask: Ask, block: str, unmet: tuple[str, ...] | None
+) -> None:
+    fake = FakeServer(always(f"{RUBRIC_TEXT}\n{block}"))
+    rubric = (await ask(fake, RubricQuestion(TASK, [DOCUMENT, DOCUMENT]))).value
+    assert (rubric.task_id, rubric.unmet) == (TASK.id, unmet)
     assert [each.priority for each in rubric.criteria] == list(Priority)
     body = fake.requests[0].body
     assert (body["temperature"], body["max_tokens"]) == (0.0, 8192)
-    names = [fenced.name for fenced in read_fences(fake.requests[0].prompt)]
-    assert names == ["document", "document", "task"]
+    assert fences_of(fake.requests[0].prompt) == ["document", "document", "task"]
 
 
-@pytest.mark.parametrize(("block", "unmet"), [("", None), ('<unmet>["its river"]</unmet>', ("its river",))])
-async def test_a_rubric_keeps_what_no_document_answers(
-    judge_over: JudgeOver, block: str, unmet: tuple[str, ...] | None
-) -> None:
-    async with judge_over(FakeServer(always(f"{RUBRIC_TEXT}\n{block}"))) as judge:
-        rubric = (await judge.ask(RubricQuestion(TASK, [DOCUMENT]))).value
-    assert rubric is not None and rubric.unmet == unmet
-
-
-async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(judge_over: JudgeOver) -> None:
+async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(ask: Ask) -> None:
     items = ", ".join(
         f'{{"text": "Item {n}.", "priority": "{p}", "title": "T", "dimension": "Depth"}}'
         for n, p in enumerate(["critical", "important", "nice_to_have", "critical", "important"])
     )
-    async with judge_over(always(f"<rubric>[{items}]</rubric>")) as judge:
-        rubric = (await judge.ask(RubricQuestion(TASK, []))).value
-
-    assert rubric is not None
+    rubric = (await ask(always(f"<rubric>[{items}]</rubric>"), RubricQuestion(TASK, []))).value
     assert [each.weight for each in rubric.criteria] == [3, 2, 1, 3, 2]
 
 
-async def test_a_grade_is_one_call_with_the_papers_sampling(judge_over: JudgeOver) -> None:
+async def test_a_grade_is_one_call_with_the_papers_sampling(ask: Ask) -> None:
     fake = FakeServer(always("<think>no</think><score>0</score>"))
-    async with judge_over(fake) as judge:
-        verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, "It was floods."))).verdict
-
-    assert verdict.value is False and len(fake.requests) == 1
-    body = fake.requests[0].body
-    assert (body["temperature"], body["max_tokens"]) == (0.6, 16_384)
-    assert [fenced.name for fenced in read_fences(fake.requests[0].prompt)] == ["task", "answer", "criterion"]
+    assert (await ask(fake, GRADE)).verdict.value is False
+    (request,) = fake.requests
+    assert (request.body["temperature"], request.body["max_tokens"]) == (0.6, 16_384)
+    assert fences_of(request.prompt) == ["task", "answer", "criterion"]
 
 
 async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(judge_over: JudgeOver) -> None:
@@ -114,11 +106,9 @@ async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, an
     assert (score.verdict.attempts, score.verdict.fault) == (0, None) and "opener" in score.verdict.reasoning
 
 
-async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOver) -> None:
+async def test_a_pair_is_shown_with_trajectories_and_labels(ask: Ask) -> None:
     fake = FakeServer(always("<first>7</first><second>4.5</second>"))
-    async with judge_over(fake) as judge:
-        comparison = await judge.ask(PairQuestion(*PAIR, style=Style.SCORES))
-
+    comparison = await ask(fake, PairQuestion(*PAIR, style=Style.SCORES))
     assert comparison.value == Outcome(7, 4.5) and comparison.verdict.value is True
     candidates = [each for each in read_fences(fake.requests[0].prompt) if each.name == "candidate"]
     assert len(candidates) == 2 and candidates[0].mark != candidates[1].mark
@@ -127,14 +117,10 @@ async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOve
     assert f"labelled {candidates[0].mark}" in fake.requests[0].prompt
 
 
-async def test_a_preference_is_read_from_its_box_and_shows_the_tasks_reference(judge_over: JudgeOver) -> None:
+async def test_a_preference_is_read_from_its_box_and_shows_the_tasks_reference(ask: Ask) -> None:
     fake = FakeServer(always(r"Both fine. \boxed{B}"))
     task = TASK.model_copy(update={"reference": "Two"})
-    async with judge_over(fake) as judge:
-        comparison = await judge.ask(
-            PairQuestion(task, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
-        )
-
+    comparison = await ask(fake, PairQuestion(task, *PAIR[1:], style=Style.PREFERENCE))
     assert comparison.value == Outcome(0, 1) and comparison.verdict.value is False
     shown = {fenced.name: fenced.text for fenced in read_fences(fake.requests[0].prompt)}
     assert shown["reference"] == "Two"
@@ -212,13 +198,10 @@ async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
 
 
 @pytest.mark.parametrize("scale", [Scale.CORRECTNESS, Scale.PROOF])
-async def test_a_pointwise_judge_is_shown_the_whole_trace_and_the_reference(
-    judge_over: JudgeOver, scale: Scale
-) -> None:
+async def test_a_pointwise_judge_is_shown_the_whole_trace_and_the_reference(ask: Ask, scale: Scale) -> None:
     fake = FakeServer(always(r"\boxed{1}"))
-    async with judge_over(fake) as judge:
-        task = TASK.model_copy(update={"reference": "Floods"})
-        await judge.ask(ScoreQuestion(task, rollout(0, "Floods.", thinking="It rained."), None, scale=scale))
+    task = TASK.model_copy(update={"reference": "Floods"})
+    await ask(fake, ScoreQuestion(task, rollout(0, "Floods.", thinking="It rained."), None, scale=scale))
     prompt = fake.requests[0].prompt
     shown = {fenced.name: fenced for fenced in read_fences(prompt)}
     parts = [(part.name, part.text) for part in shown["candidate"].inner]
@@ -228,20 +211,16 @@ async def test_a_pointwise_judge_is_shown_the_whole_trace_and_the_reference(
     assert ("derivation" in prompt) is (scale is Scale.PROOF)
 
 
-async def test_answers_are_held_against_the_reference_or_each_other_without_their_traces(
-    judge_over: JudgeOver,
-) -> None:
+async def test_answers_are_held_against_the_reference_or_each_other_without_their_traces(ask: Ask) -> None:
     fake = FakeServer(always(r"\boxed{not attempted} \boxed{A}"))
     task = TASK.model_copy(update={"reference": "Floods\nThe flood"})
     one, other = rollout(0, "Floods.", thinking="It rained."), rollout(1, "Drought.", thinking="It shone.")
-    async with judge_over(fake) as judge:
-        assert (await judge.ask(PairQuestion(task, one, other, style=Style.ANSWERS))).value == (1.0, 0.0)
-    async with judge_over(always(r"Hm. \boxed{not attempted}")) as judge:
-        assert (await judge.ask(ScoreQuestion(task, one, None, scale=Scale.REFERENCE))).value == 0.5
+    scored = ScoreQuestion(task, one, None, scale=Scale.REFERENCE)
+    assert (await ask(fake, PairQuestion(task, one, other, style=Style.ANSWERS))).value == (1.0, 0.0)
+    assert (await ask(always(r"Hm. \boxed{not attempted}"), scored)).value == 0.5
     compared = read_fences(fake.requests[0].prompt)
     assert [[part.name for part in fenced.inner] for fenced in compared[1:]] == [["answer"], ["answer"]]
-    prompts = JudgePrompts(load_pack(shipped_prompts() / "wikipedia"), JudgeConfig(), key=fence_key(0))
-    asked = prompts.render(ScoreQuestion(task, one, None, scale=Scale.REFERENCE)).prompt
+    asked = prompts_of("wikipedia").render(scored).prompt
     assert {fenced.name: fenced.text for fenced in read_fences(asked)}["reference"] == "Floods\nThe flood"
     assert "It rained." not in asked
 
@@ -252,10 +231,10 @@ async def test_answers_are_held_against_the_reference_or_each_other_without_thei
 )
 def test_an_answer_alone_is_scored_by_the_criteria_of_its_pack(pack: str, criterion: str) -> None:
     """ArenaRL, section 6.1: the pointwise baselines have the judge and the rubric of the tournament."""
-    prompts = JudgePrompts(load_pack(shipped_prompts() / pack), JudgeConfig(), key=fence_key(0))
+    prompts = prompts_of(pack)
     one, other = rollout(0, "Floods.", thinking="It rained."), rollout(1, "Drought.")
     found = prompts.render(ScoreQuestion(TASK, one, None, scale=Scale.ANSWER))
-    assert [fenced.name for fenced in read_fences(found.prompt)] == ["task", "answer"]
+    assert fences_of(found.prompt) == ["task", "answer"]
     assert "It rained." not in found.prompt and found.read('{"score": 7.5}') == 7.5
     compared = prompts.render(PairQuestion(TASK, one, other, style=Style.SCORES)).prompt
     assert f"**{criterion}.**" in found.prompt and f"**{criterion}.**" in compared
@@ -264,8 +243,7 @@ def test_an_answer_alone_is_scored_by_the_criteria_of_its_pack(pack: str, criter
 @pytest.mark.parametrize("pack", ["wikipedia", "open-travel", "open-deepresearch"])
 def test_a_judge_is_asked_about_results_only_where_it_is_shown_them(pack: str) -> None:
     """ArenaRL, section 3.3: the core of a trajectory is its thoughts, its calls and its answer."""
-    prompts = JudgePrompts(load_pack(shipped_prompts() / pack), JudgeConfig(), key=fence_key(0))
-    pair = FLOODS, rollout(1, "Drought.")
+    prompts, pair = prompts_of(pack), (FLOODS, rollout(1, "Drought."))
     about = ("results", "what came back", "was found", "call returned")
     core = prompts.render(PairQuestion(TASK, *pair, style=Style.CORE_SCORES)).prompt
     assert [words for words in about if words in core] == []
@@ -295,29 +273,23 @@ async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOv
     assert fake.requests[0].prompt.endswith("1 or 0.")
 
 
-async def test_one_token_that_says_tie_is_a_tie(judge_over: JudgeOver) -> None:
+async def test_one_token_that_says_tie_is_a_tie(ask: Ask) -> None:
     """Reasoning Arena, equation 7: A, B or Tie; with P(Tie) = .6 it is a tie, however much likelier A is than B."""
-    odds = {"A": 0.3, "B": 0.1, "T": 0.6}
-    async with judge_over(lambda request: ServedReply("T", odds, finish="length"), verdict="token") as judge:
-        pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
-
+    tie = ServedReply("T", {"A": 0.3, "B": 0.1, "T": 0.6}, finish="length")
+    pair = await ask(lambda request: tie, PairQuestion(*PAIR, style=Style.PREFERENCE), verdict="token")
     assert pair.value is not None and soft_share(pair.value, 0.9) == 0.5
     assert pair.verdict.probability is not None and math.isclose(pair.verdict.probability, 0.6)
 
 
-async def test_unknown_odds_leave_the_probability_open(judge_over: JudgeOver) -> None:
-    async with judge_over(lambda request: ServedReply("0", {"0": 0.9}), verdict="token") as judge:
-        verdict = (await judge.ask(GRADE)).verdict
-
+async def test_unknown_odds_leave_the_probability_open(ask: Ask) -> None:
+    verdict = (await ask(lambda request: ServedReply("0", {"0": 0.9}), GRADE, verdict="token")).verdict
     assert (verdict.value, verdict.probability) == (False, None)
 
 
-async def test_what_cannot_be_read_is_asked_again_with_another_seed(judge_over: JudgeOver) -> None:
+async def test_what_cannot_be_read_is_asked_again_with_another_seed(ask: Ask) -> None:
     replies = iter(["hm", "<score>1</score><score>0</score>", "<score>1</score>"])
     fake = FakeServer(lambda request: ServedReply(next(replies)))
-    async with judge_over(fake) as judge:
-        verdict = (await judge.ask(GateQuestion(TASK, Gate.ENTITY, None))).verdict
-
+    verdict = (await ask(fake, GateQuestion(TASK, Gate.ENTITY, None))).verdict
     assert (verdict.value, verdict.attempts, verdict.fault) == (True, 3, None)
     assert len({request.body["seed"] for request in fake.requests}) == 3
     # A greedy gate would only repeat itself.
@@ -340,29 +312,22 @@ async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOv
     assert all(each["unreadable"] == 1 == each["calls"] for each in account.values()) and len(account) == 5
 
 
-async def test_a_refusal_is_not_asked_again(judge_over: JudgeOver) -> None:
+async def test_a_refusal_is_not_asked_again(ask: Ask) -> None:
     fake = FakeServer(always("<score>1</score>"))
     fake.fault = FaultKind.REFUSAL
-    async with judge_over(fake) as judge:
-        verdict = (await judge.ask(GRADE)).verdict
-
+    verdict = (await ask(fake, GRADE)).verdict
     assert (verdict.value, verdict.fault, len(fake.requests)) == (None, Fault.REFUSED, 1)
 
 
-async def test_a_completion_that_was_cut_off_holds_no_verdict(judge_over: JudgeOver) -> None:
-    async with judge_over(
-        lambda request: ServedReply(r"The first attempt ends with \boxed{A}", finish="length")
-    ) as judge:
-        pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
-
+async def test_a_completion_that_was_cut_off_holds_no_verdict(ask: Ask) -> None:
+    cut = ServedReply(r"The first attempt ends with \boxed{A}", finish="length")
+    pair = await ask(lambda request: cut, PairQuestion(*PAIR, style=Style.PREFERENCE))
     assert (pair.value, pair.verdict.fault) == (None, Fault.UNREADABLE)
 
 
-async def test_a_thinking_model_is_asked_without_think_tags(judge_over: JudgeOver) -> None:
+async def test_a_thinking_model_is_asked_without_think_tags(ask: Ask) -> None:
     fake = FakeServer(lambda request: ServedReply("<score>1</score>", reasoning="natively"))
-    async with judge_over(fake, endpoint={"native_thinking": True}) as judge:
-        verdict = (await judge.ask(GRADE)).verdict
-
+    verdict = (await ask(fake, GRADE, endpoint={"native_thinking": True})).verdict
     assert verdict.reasoning == "natively" and "<think>" not in fake.requests[0].prompt
 
 
@@ -381,12 +346,10 @@ async def test_the_same_question_is_paid_for_once(judge_over: JudgeOver, tmp_pat
     assert (again.value, again.cached) == (True, True)
 
 
-async def test_unreadable_replies_are_not_kept(judge_over: JudgeOver, tmp_path: Path) -> None:
+async def test_unreadable_replies_are_not_kept(ask: Ask, tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
-    async with judge_over(always("hm"), cache=cache) as judge:
-        assert (await judge.ask(GRADE)).value is None
-    async with judge_over(always("<score>1</score>"), cache=cache) as judge:
-        assert (await judge.ask(GRADE)).value is True
+    assert (await ask(always("hm"), GRADE, cache=cache)).value is None
+    assert (await ask(always("<score>1</score>"), GRADE, cache=cache)).value is True
 
 
 async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
@@ -396,10 +359,9 @@ async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
         assert other.identity != judge.identity
 
 
-async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_over: JudgeOver) -> None:
+async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(ask: Ask) -> None:
     fake = FakeServer(always("<first>7</first>\n<second>4.5</second>"))
-    async with judge_over(fake, verdict="token") as judge:
-        pair = await judge.ask(PairQuestion(*PAIR, style=Style.SCORES))
+    pair = await ask(fake, PairQuestion(*PAIR, style=Style.SCORES), verdict="token")
     body = fake.requests[0].body
     outputs = body["structured_outputs"]
     assert isinstance(outputs, dict) and body["max_tokens"] == 64
@@ -408,21 +370,18 @@ async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_ov
     assert pair.value == Outcome(7, 4.5)
 
     fake = FakeServer(always('{"score": 7.5}'))
-    async with judge_over(fake, verdict="token") as judge:
-        assert (await judge.ask(ScoreQuestion(TASK, FLOODS, None, scale=Scale.IMPLICIT))).value == 7.5
+    score = await ask(fake, ScoreQuestion(TASK, FLOODS, None, scale=Scale.IMPLICIT), verdict="token")
+    assert score.value == 7.5
     outputs = fake.requests[0].body["structured_outputs"]
     assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')
 
 
 def test_answers_are_compared_by_one_criterion_alone() -> None:
-    prompts = JudgePrompts(load_pack(shipped_prompts() / "wikipedia"), JudgeConfig(), key=fence_key(0))
-    pair = (FLOODS, rollout(1, "Drought."))
+    prompts, pair = prompts_of("wikipedia"), (FLOODS, rollout(1, "Drought."))
     asked = prompts.render(PairQuestion(TASK, *pair, style=Style.ANSWERS, rubric=CRITERION)).prompt
-    fenced = [each.name for each in read_fences(asked)]
-    assert fenced == ["task", "criterion", "candidate", "candidate"]
+    assert fences_of(asked) == ["task", "criterion", "candidate", "candidate"]
     assert CRITERION.text in asked and "one criterion decides" in asked
-    assert (
-        "one criterion decides" not in prompts.render(PairQuestion(TASK, *pair, style=Style.ANSWERS)).prompt
-    )
+    whole = prompts.render(PairQuestion(TASK, *pair, style=Style.ANSWERS)).prompt
+    assert "one criterion decides" not in whole
     with pytest.raises(ValueError, match="not by one criterion"):
         prompts.render(PairQuestion(TASK, *pair, style=Style.PREFERENCE, rubric=CRITERION))
