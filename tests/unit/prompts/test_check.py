@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import ExitCode, Finding, PromptError
+from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.file import dissect, quarter_of_bytes
 from scope_selfplay.prompts.folder import check_pack, load_pack
 from scope_selfplay.prompts.pack import check_domain
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole, YamlMapping, read_mapping
-from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
+from tests.unit.prompts.packs import copy_wikipedia, prompt_text, replace_in, write_pack
 
 PLANTED = [
     (
@@ -187,6 +188,10 @@ def test_a_wrong_value_of_domain_yaml_is_one_problem_with_advice(line: str, said
     assert problem.where == "domain.yaml:2" and said in problem.what
 
 
+def file_of(problem: Finding) -> str:
+    return Path(problem.where.rpartition(":")[0]).name
+
+
 @pytest.mark.parametrize("role", PromptRole)
 def test_a_missing_role_file_is_a_problem(tmp_path: Path, role: PromptRole) -> None:
     pack = copy_wikipedia(tmp_path)
@@ -195,43 +200,27 @@ def test_a_missing_role_file_is_a_problem(tmp_path: Path, role: PromptRole) -> N
     [problem] = check_pack(pack)
     assert problem.where.rpartition(":")[0] == f"{pack.as_posix()}/{role}.md"
     assert problem.what.startswith("is missing: ")
+    if role is PromptRole.of_gate(Gate.SAFETY):
+        # One that is not in use needs no file.
+        replace_in(pack / "domain.yaml", "[entity, source, safety]", "[entity, source]")
+        assert check_pack(pack) == []
 
 
-def test_a_gate_that_is_not_in_use_needs_no_file(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
-    (pack / "kustomization.yaml").unlink()
-    (pack / "gate_safety.md").unlink()
-    replace_in(pack / "domain.yaml", "[entity, source, safety]", "[entity, source]")
-    assert check_pack(pack) == []
-
-
-def test_foreign_files_and_folders_are_problems_but_hidden_ones_are_not(tmp_path: Path) -> None:
+def test_files_and_folders_that_are_no_prompts_are_problems_but_hidden_ones_are_not(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
     (pack / "Solver.md").write_text("x")
     (pack / "notes").mkdir()
     (pack / "..2031_01_01").mkdir()
     (pack / "README.md").write_text("# About\n")
-    found = {problem.where.rpartition(":")[0].rsplit("/")[-1]: problem.what for problem in check_pack(pack)}
-    assert found.keys() == {"Solver.md", "notes"}
+    (pack / "grade-strict.md").write_bytes((pack / "grade.md").read_bytes())
+    (pack / "select.md").rename(pack / "choosing.md")
+    (pack / "kustomization.yaml").unlink()
+    found = {file_of(problem): problem.what for problem in check_pack(pack)}
+    assert found.keys() == {"Solver.md", "notes", "grade-strict.md", "choosing.md", "select.md"}
     assert "did you mean solver.md?" in found["Solver.md"]
     assert "one flat folder" in found["notes"]
-
-
-def test_a_second_file_of_a_role_is_a_problem_that_says_which_one_counts(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
-    (pack / "grade-strict.md").write_bytes((pack / "grade.md").read_bytes())
-    [problem] = check_pack(pack)
-    assert problem.where.rpartition(":")[0].endswith("/grade-strict.md")
-    assert "is the grade prompt too, and grade.md is the one that counts" in problem.what
-
-
-def test_a_role_file_under_another_name_is_told_its_name(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
-    (pack / "kustomization.yaml").unlink()
-    (pack / "grade.md").rename(pack / "marking.md")
-    found = {problem.where.rpartition(":")[0].rsplit("/")[-1]: problem.what for problem in check_pack(pack)}
-    assert found.keys() == {"marking.md", "grade.md"}
-    assert "did you mean grade.md?" in found["marking.md"]
+    assert "is the grade prompt too, and grade.md is the one that counts" in found["grade-strict.md"]
+    assert "did you mean select.md?" in found["choosing.md"]
 
 
 def test_a_file_that_is_not_utf8_is_a_problem_on_the_line_of_the_byte(tmp_path: Path) -> None:
@@ -244,22 +233,16 @@ def test_a_file_that_is_not_utf8_is_a_problem_on_the_line_of_the_byte(tmp_path: 
     ]
 
 
-def test_an_empty_body_is_a_problem(tmp_path: Path) -> None:
+def test_an_empty_body_and_one_over_its_budget_are_problems(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
-    (pack / "challenger_final.md").write_text(
-        "---\nrole: challenger_final\ninputs: []\noutput: task\n---\n\n"
-    )
-    [problem] = check_pack(pack)
-    assert "has no text below its front matter" in problem.what
-
-
-def test_a_prompt_over_its_budget_is_a_problem_that_says_by_how_much(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
+    (pack / "challenger_final.md").write_text(prompt_text("challenger_final", [], ""))
     budget = CONTRACTS[PromptRole.CHALLENGER_NEXT].budget_tokens
     with (pack / "challenger_next.md").open("a", encoding="utf-8") as file:
         file.write("x" * 4 * budget)
-    [problem] = check_pack(pack)
-    assert f"a challenger_next prompt has {budget}: cut about" in problem.what
+    found = {file_of(problem): problem.what for problem in check_pack(pack)}
+    assert found.keys() == {"challenger_final.md", "challenger_next.md"}
+    assert "has no text below its front matter" in found["challenger_final.md"]
+    assert f"a challenger_next prompt has {budget}: cut about" in found["challenger_next.md"]
 
 
 def test_the_tokenizer_can_be_given(tmp_path: Path) -> None:
@@ -280,32 +263,27 @@ def test_without_a_tokenizer_a_token_is_a_quarter_of_the_bytes_in_utf8(text: str
 
 def test_a_folder_without_domain_yaml_is_a_problem(tmp_path: Path) -> None:
     [problem] = check_pack(write_pack(tmp_path / "law"))
-    assert problem.where.rpartition(":")[0].endswith("law/domain.yaml")
-    assert "extends: <domain>" in problem.what
+    assert file_of(problem) == "domain.yaml" and "extends: <domain>" in problem.what
 
 
 @pytest.mark.parametrize("name", ["../wikipedia", "/etc", "a b", "3", "[wikipedia]"])
 def test_extending_anything_but_a_name_is_a_problem(tmp_path: Path, name: str) -> None:
     copy_wikipedia(tmp_path)
     problems = check_pack(write_pack(tmp_path / "law", domain=f"title: Law\nextends: {name}\n"))
-    assert problems
-    assert problems[0].where.endswith(":2")
+    assert problems and problems[0].where.endswith(":2")
 
 
-def test_a_mistake_in_an_extended_domain_is_shown_there(tmp_path: Path) -> None:
+def test_mistakes_in_an_extended_domain_and_in_what_overrides_it_are_shown_there(tmp_path: Path) -> None:
     parent = copy_wikipedia(tmp_path)
+    domain = "title: Law\nextends: wikipedia\ntask_types:\n  writng:\n    weight: 2\n"
+    law = write_pack(tmp_path / "law", domain=domain)
+    [problem] = check_pack(law)
+    assert problem.where.endswith(":4") and "did you mean writing?" in problem.what
+    replace_in(law / "domain.yaml", "writng", "writing")
     replace_in(parent / "grade.md", "{{ criterion }}", "{{ criterium }}")
-    [problem] = check_pack(write_pack(tmp_path / "law", domain="title: Law\nextends: wikipedia\n"))
+    [problem] = check_pack(law)
     assert problem.where.rpartition(":")[0] == f"{parent.as_posix()}/grade.md"
     assert "did you mean criterion?" in problem.what
-
-
-def test_an_overridden_task_type_that_nobody_defines_is_a_problem(tmp_path: Path) -> None:
-    copy_wikipedia(tmp_path)
-    domain = "title: Law\nextends: wikipedia\ntask_types:\n  writng:\n    weight: 2\n"
-    [problem] = check_pack(write_pack(tmp_path / "law", domain=domain))
-    assert problem.where.endswith(":4")
-    assert "did you mean writing?" in problem.what
 
 
 def test_a_pack_without_enabled_task_types_is_a_problem(tmp_path: Path) -> None:

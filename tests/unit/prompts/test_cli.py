@@ -98,6 +98,10 @@ def test_it_is_shown_which_file_and_key_is_own_and_which_inherited() -> None:
     assert origins["solver.md"] == ("own, instead of that of wikipedia", "prompts/law/solver.md")
     assert origins["grade.md"] == ("inherited from wikipedia", f"{wikipedia}/grade.md")
     assert origins["gate_source.md"][0].endswith("unused: the gate source is not in use")
+    assert shown["files"].keys() == {"domain.yaml", *(role.file_name for role in PromptRole)}
+    whole = scope_prompts("show", "law").stdout
+    assert "=== solver.md (own, instead of that of wikipedia: prompts/law/solver.md)" in whole
+    assert "=== grade.md (inherited from wikipedia: " in whole
 
 
 def hash_of(domain: str) -> str:
@@ -105,19 +109,13 @@ def hash_of(domain: str) -> str:
     return str(shown["hash"])
 
 
-def test_the_whole_pack_is_shown_with_the_reason_in_every_heading() -> None:
-    law()
-    shown = scope_prompts("show", "law").stdout
-    assert "=== solver.md (own, instead of that of wikipedia: prompts/law/solver.md)" in shown
-    assert "=== grade.md (inherited from wikipedia: " in shown
-    files = json.loads(scope_prompts("show", "law", "--json").stdout)["files"]
-    assert files.keys() == {"domain.yaml", *(role.file_name for role in PromptRole)}
-
-
-def test_a_prompt_that_is_not_needed_says_why() -> None:
+def test_a_prompt_that_is_not_needed_says_why_and_cannot_be_taken() -> None:
     shown = json.loads(scope_prompts("show", "embedded", "--json").stdout)
     reasons = {each["what"]: each["reason"] for each in shown["origins"]}
     assert reasons["grade.md"] == "not needed: a lexical judge reads no prompts"
+    write_pack(Path("prompts/tiny"), domain="title: Tiny\nextends: embedded\n")
+    error = scope_prompts("new", "tiny", "grade").exception
+    assert isinstance(error, PromptError) and "needs no grade prompt" in str(error)
 
 
 def test_packs_are_compared() -> None:
@@ -125,17 +123,13 @@ def test_packs_are_compared() -> None:
     assert scope_prompts("diff", "embedded", "embedded").stdout.strip() == ""
 
 
-def test_a_new_pack_is_begun_in_an_empty_folder_and_found_by_its_name() -> None:
-    result = scope_prompts("new", "law")
-    assert result.stdout == "prompts/law/domain.yaml\nprompts/law/kustomization.yaml\n"
-    assert scope_prompts("check", "law").exit_code == 0
-    again = scope_prompts("new", "law")
-    assert isinstance(again.exception, PromptError) and "exists already" in str(again.exception)
-
-
-def test_a_new_pack_may_extend_nothing() -> None:
+def test_a_new_pack_may_extend_nothing_and_lacks_only_the_examples_of_its_gates() -> None:
     assert scope_prompts("new", "law", "--blank").stdout.count("\n") == len(PromptRole) + 2
     assert "extends" not in Path("prompts/law/domain.yaml").read_text()
+    problems = json.loads(scope_prompts("check", "law", "--json").stdout)
+    files = {Path(each["where"].rpartition(":")[0]).name for each in problems}
+    assert files == {f"gate_{gate}.md" for gate in ("entity", "source", "safety")}
+    assert all("shows 0 examples" in each["what"] for each in problems)
 
 
 def test_an_inherited_prompt_can_be_taken_into_the_pack_and_is_listed() -> None:
@@ -154,12 +148,13 @@ def test_an_inherited_prompt_can_be_taken_into_the_pack_and_is_listed() -> None:
     assert "did you mean solver?" in str(scope_prompts("new", "law", "solvr").exception)
 
 
-def test_a_pack_is_begun_with_the_prompts_that_are_to_be_changed() -> None:
-    made = scope_prompts("new", "law", "grade", "solver").stdout.split()
-    assert made == [
-        f"prompts/law/{name}" for name in ("domain.yaml", "kustomization.yaml", "grade.md", "solver.md")
-    ]
-    assert scope_prompts("check", "law").exit_code == 0
+@pytest.mark.parametrize("changed", [(), ("grade", "solver")])
+def test_a_pack_is_begun_complete_with_the_prompts_that_are_to_be_changed(changed: tuple[str, ...]) -> None:
+    made = scope_prompts("new", "tax-law", *changed).stdout.split()
+    files = ["domain.yaml", "kustomization.yaml", *(f"{role}.md" for role in changed)]
+    assert made == [f"prompts/tax-law/{name}" for name in files]
+    assert scope_prompts("check", "tax-law").exit_code == 0
+    assert load_pack(Path("prompts/tax-law")).domain.title == "Tax law"
 
 
 @pytest.mark.parametrize("domain", SHIPPED)
@@ -182,9 +177,3 @@ def names_and_texts(folder: Path) -> dict[str, str]:
 
 def test_the_packs_that_ship_are_those_of_the_repository() -> None:
     assert sorted(SHIPPED) == PACKS
-
-
-def test_a_prompt_that_is_not_needed_cannot_be_taken() -> None:
-    write_pack(Path("prompts/tiny"), domain="title: Tiny\nextends: embedded\n")
-    error = scope_prompts("new", "tiny", "grade").exception
-    assert isinstance(error, PromptError) and "needs no grade prompt" in str(error)
