@@ -14,9 +14,9 @@ HOUR = 3600.0
 OWN = "r1-controller"
 
 
-def begun(root: Path, **cluster: object) -> World:
+def begun(root: Path) -> World:
     """A run whose first stage goes on for ever, with its servers."""
-    world = World(root, work=lambda job, rank: None, tick=60.0, **cluster)
+    world = World(root, work=lambda job, rank: None, tick=60.0)
     world.go(world.controller(), 1200, step=60)
     assert world.nodes.taken() == 4
     return world

@@ -18,6 +18,7 @@ Report = Callable[[str, object], None]
 EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memory."}
 TARGET = {"conditions": [{"type": "DisruptionTarget", "status": "True", "message": "preempted by a queue"}]}
 STAGE = "i01-train-solver"
+THREE_NODES = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
 
 FREE = [
     (PodEnding(exit_code=75, message="judge is down"), "something outside was down (judge is down)"),
@@ -109,20 +110,17 @@ def test_the_pods_that_its_job_makes_after_the_end_report_it_again_and_do_nothin
 
 @pytest.mark.fault(20)
 def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
-    world, lost = World(tmp_path, data), list[str]()
-    world.have_done_all_but(STAGE)
+    world, lost = World(tmp_path, THREE_NODES, only=[STAGE]), list[str]()
 
     def work(job: dict[str, Any], rank: int) -> PodEnding | None:
-        name = job["metadata"]["name"]
-        if STAGE in name and not lost:
-            if rank != 1:
-                return None
-            lost.append(name)
-            return PodEnding(status={"reason": "NodeLost"})
-        return world.stages(job, rank)
+        if lost:
+            return world.stages(job, rank)
+        if rank != 1:
+            return None
+        lost.append(job["metadata"]["name"])
+        return PodEnding(status={"reason": "NodeLost"})
 
-    world.nodes.work = work
+    world.work_on(STAGE, work)
     assert world.drive().code is ExitCode.DONE
     pods = [name for kind, name in world.cluster.created if kind is ObjectKind.POD and STAGE in name]
     assert [sum(f"a{attempt}-" in name for name in pods) for attempt in (1, 2)] == [3, 3]
@@ -131,20 +129,9 @@ def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
 
 @pytest.mark.fault(20)
 def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
-    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
-    world = World(tmp_path, data)
-    world.have_done_all_but(STAGE)
-
-    def work(job: dict[str, Any], rank: int) -> PodEnding:
-        if STAGE in job["metadata"]["name"]:
-            return (
-                PodEnding(exit_code=143),
-                PodEnding(exit_code=64, message="no such model"),
-                PodEnding(exit_code=1),
-            )[rank]
-        return world.stages(job, rank)
-
-    world.nodes.work = work
+    world = World(tmp_path, THREE_NODES, only=[STAGE])
+    endings = [PodEnding(143), PodEnding(64, message="no such model"), PodEnding(1)]
+    world.work_on(STAGE, lambda job, rank: endings[rank])
     assert world.drive() == RunEnd(ExitCode.USER, f"{STAGE}: no such model")
 
 
@@ -173,9 +160,8 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(
 ) -> None:
     monkeypatch.setattr(plan, "RETRIES", 1)
     data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600}}
-    world = World(tmp_path, data)
-    world.have_done_all_but(STAGE)
-    world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
+    world = World(tmp_path, data, only=[STAGE])
+    world.work_on(STAGE, lambda job, rank: None)
     run_end = world.drive()
     assert (run_end.code, "met its deadline" in run_end.message) == (ExitCode.BUG, True)
     assert f"r1-{STAGE}-a2" in world.jobs_created
@@ -187,8 +173,7 @@ def test_a_deadline_that_is_met_before_any_pod_had_a_node_costs_no_budget(
 ) -> None:
     monkeypatch.setattr(plan, "RETRIES", 1)
     data = ONE | {"cluster": ONE["cluster"] | {"deadline": 600}}
-    world = World(tmp_path, data, quota=quota)
-    world.have_done_all_but(STAGE)
+    world = World(tmp_path, data, quota=quota, only=[STAGE])
     world.nodes.gpus = 8 if quota else 2
     # A controller that was started again in between has not seen what the first one saw.
     for number in range(4):
@@ -215,8 +200,7 @@ def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(
 
 @pytest.mark.fault(17)
 def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
+    world = World(tmp_path, only=[STAGE])
     controller = world.controller()
     world.go_until(controller, lambda: world.status.get("jobs") == f"r1-{STAGE}-a1")
     world.cluster.remove(ObjectKind.JOB, f"r1-{STAGE}-a1")
@@ -226,8 +210,7 @@ def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Pa
 
 
 def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path, record_property: Report) -> None:
-    world, gone = World(tmp_path), 0
-    world.have_done_all_but(STAGE)
+    world, gone = World(tmp_path, only=[STAGE]), 0
     controller = world.controller()
     while gone < 5:
         controller.round()
@@ -243,14 +226,13 @@ def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path, record_pr
 
 def _world(root: Path, ending: PodEnding, *, times: int) -> World:
     """A run in which the first attempts of one stage end in one way."""
-    world, ended = World(root), list[str]()
-    world.have_done_all_but(STAGE)
+    world, ended = World(root, only=[STAGE]), list[str]()
 
     def work(job: dict[str, Any], rank: int) -> PodEnding:
-        if STAGE in job["metadata"]["name"] and len(ended) < times:
-            ended.append(job["metadata"]["name"])
-            return ending
-        return world.stages(job, rank)
+        if len(ended) == times:
+            return world.stages(job, rank)
+        ended.append(job["metadata"]["name"])
+        return ending
 
-    world.nodes.work = work
+    world.work_on(STAGE, work)
     return world

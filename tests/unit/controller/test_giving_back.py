@@ -89,8 +89,7 @@ def test_giving_back_costs_no_retry_and_no_number_is_used_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "RETRIES", 0)
-    world = World(tmp_path)
-    world.have_done_all_but(*LAST_TWO)
+    world = World(tmp_path, only=LAST_TWO)
     world.nodes.gpus = 3
     controller = world.controller()
     world.go(controller, 7500, step=15)
@@ -104,8 +103,7 @@ def test_giving_back_costs_no_retry_and_no_number_is_used_twice(
 @pytest.mark.parametrize("taken", [0, 5])
 def test_gpus_are_free_while_the_run_pauses(tmp_path: Path, taken: int) -> None:
     """A run that has given back holds nothing, and says what it waits for."""
-    world = World(tmp_path)
-    world.have_done_all_but(*LAST_TWO)
+    world = World(tmp_path, only=LAST_TWO)
     world.nodes.gpus = 8 - taken
     controller = world.controller()
     held = []
@@ -120,8 +118,7 @@ def test_gpus_are_free_while_the_run_pauses(tmp_path: Path, taken: int) -> None:
 
 
 def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(*LAST_TWO)
+    world = World(tmp_path, only=LAST_TWO)
     world.nodes.leaves_alone = lambda name: "train-solver" in name
     controller = world.controller()
     world.go(controller, 90, step=15)

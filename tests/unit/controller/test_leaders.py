@@ -14,24 +14,6 @@ from tests.unit.controller.worlds import World
 
 @pytest.mark.fault(12)
 @pytest.mark.integration
-def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    first, second = world.controller(identity="pod-1"), world.controller(identity="pod-2")
-    run_end, led = None, set()
-    for number in range(200):
-        for controller in (first, second) if number % 2 else (second, first):
-            run_end = run_end or controller.round()
-            led.add((controller is first, controller.leadership.holds))
-        if run_end is not None:
-            break
-        world.cluster.advance(10)
-    assert run_end is not None and run_end.code is ExitCode.DONE
-    assert set(world.jobs_created.values()) == {1}
-    assert len([holds for _, holds in led if holds]) == 1, "the Lease changed hands"
-
-
-@pytest.mark.fault(12)
-@pytest.mark.integration
 def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     old, new = world.controller(identity="pod-1"), world.controller(identity="pod-2")

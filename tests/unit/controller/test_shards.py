@@ -34,8 +34,7 @@ def test_a_stage_ends_with_the_shards_that_it_began_with_and_the_next_takes_the_
 def test_an_edit_between_two_attempts_does_not_change_the_shards(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    world, failed = World(tmp_path, _sharing(before)), list[str]()
-    world.have_done_all_but(FIRST)
+    world, failed = World(tmp_path, _sharing(before), only=[FIRST]), list[str]()
     last = _names(FIRST, before)[before - 1]
 
     def work(job: dict[str, Any], rank: int) -> PodEnding:
@@ -75,8 +74,7 @@ def test_a_new_controller_job_begins_with_the_new_number(tmp_path: Path) -> None
 
 def _running(root: Path, shards: int) -> World:
     """A world in which the Jobs of the first task making run."""
-    world = World(root, _sharing(shards))
-    world.have_done_all_but(FIRST, SECOND)
+    world = World(root, _sharing(shards), only=[FIRST, SECOND])
     controller = world.controller()
     world.go_until(controller, lambda: len(world.status.get("jobs", "").split()) == shards)
     controller.stop()

@@ -42,9 +42,7 @@ def test_step_rate_time_left_and_reward_are_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.have_done_all_but("i01-train-solver", "i01-compare")
-    return world
+    return World(tmp_path, only=["i01-train-solver", "i01-compare"])
 
 
 def test_the_status_follows_the_training_and_drops_the_line_after_it(world: World) -> None:

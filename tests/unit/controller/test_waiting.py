@@ -1,7 +1,6 @@
 """What the controller waits for, says, and at last gives up on."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,12 @@ REFUSING = {
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """All but one stage is done."""
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE)
-    return world
+    return World(tmp_path, only=[STAGE])
 
 
 @pytest.mark.fault(21)
 def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but("i01-make-tasks", STAGE)
+    world = World(tmp_path, only=["i01-make-tasks", STAGE])
     world.nodes.never_ends = lambda name: "i01-solver" in name
     controller = world.controller()
     world.go(controller, 600)
@@ -88,17 +84,6 @@ def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers
     world.go(controller, 300)
     assert world.reasons.count("Pending") == 1
     assert "Insufficient nvidia.com/gpu" in world.messages
-    world.nodes.gpus = 8
-    assert world.drive(controller).code is ExitCode.DONE
-
-
-@pytest.mark.fault(16)
-@pytest.mark.integration
-def test_a_server_without_a_node_is_waited_for_however_long(world: World) -> None:
-    world.nodes.gpus = 1
-    controller = world.controller()
-    world.go(controller, 2400)
-    assert not world.jobs_created
     world.nodes.gpus = 8
     assert world.drive(controller).code is ExitCode.DONE
 
@@ -157,25 +142,6 @@ def test_a_container_that_does_not_start_is_reported_at_once(world: World, reaso
     assert f"{reason}: see the node" in world.status["message"]
 
 
-@pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
-def test_events_whose_first_reply_is_lost_cost_nothing(
-    world: World, fault: ApiFault, record_property: Callable[[str, object], None]
-) -> None:
-    lost = set[str | None]()
-
-    def fault_of(call: ApiCall) -> ApiFault | None:
-        if call.kind is not ObjectKind.EVENT or call.name in lost:
-            return None
-        lost.add(call.name)
-        return fault
-
-    world.cluster.faults = fault_of
-    assert world.drive().code is ExitCode.DONE
-    record_property("injected", len(lost))
-    assert len(lost) == len(world.reasons) > 0
-
-
 def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy(world: World) -> None:
     world.cluster.quota = {"jobs": 1}
     for _ in range(3):
@@ -187,8 +153,7 @@ def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy
 
 
 def test_a_run_without_the_right_to_write_events_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path, verbs={**VERBS, ("", "events"): frozenset()})
-    world.have_done_all_but(STAGE)
+    world = World(tmp_path, verbs={**VERBS, ("", "events"): frozenset()}, only=[STAGE])
     assert world.drive().code is ExitCode.DONE
     assert any("events is forbidden: cannot create" in line for line in world.said)
 
@@ -295,8 +260,7 @@ def test_another_controllers_objects_are_neither_adopted_nor_deleted(world: Worl
 
 
 def test_a_server_that_differs_is_brought_up_to_date_between_jobs_only(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.have_done_all_but(STAGE, "i01-compare")
+    world = World(tmp_path, only=[STAGE, "i01-compare"])
     controller = world.controller()
     world.go_until(controller, lambda: world.status.get("jobs"))
     judge = world.cluster.objects(ObjectKind.DEPLOYMENT)["r1-judge"]
@@ -318,8 +282,7 @@ def _starting(world: World) -> Controller:
 
 def _running(root: Path) -> tuple[World, Controller]:
     """A world in which the Job of one stage runs, and goes on."""
-    world = World(root, work=lambda job, rank: None)
-    world.have_done_all_but(STAGE)
+    world = World(root, work=lambda job, rank: None, only=[STAGE])
     controller = world.controller()
     world.go_until(controller, lambda: world.status.get("jobs"))
     return world, controller

@@ -146,9 +146,9 @@ def test_an_iteration_that_the_run_does_not_have_is_refused(tmp_path: Path) -> N
 
 
 def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iterations(tmp_path: Path) -> None:
-    world = World(tmp_path, PAPER | {"iterations": 3, "compare": {"stop": "worse"}})
+    settings = PAPER | {"iterations": 3, "compare": {"stop": "worse"}}
+    world = World(tmp_path, settings, only=["i02-train-challenger"])
     ratings = {"promoted": False, "decision": "stop", "reason": "S_1 is worse than S_0"}
-    world.have_done_all_but("i02-train-challenger")
     world.stages.folder.stage(1, Stage.COMPARE).ratings.write_text(json.dumps(ratings))
     assert world.drive() == RunEnd(ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
     assert world.status["progress"] == "6 of 6 stages done"
@@ -192,8 +192,7 @@ def test_memory_grows_neither_with_time_nor_with_attempts(
 ) -> None:
     down = PodEnding(exit_code=75, message="judge is down")
     monkeypatch.setattr(stages, "KEPT", 600)
-    world = World(tmp_path, ONE, work=lambda job, rank: down, tick=15.0)
-    world.have_done_all_but("i01-train-solver")
+    world = World(tmp_path, ONE, work=lambda job, rank: down, tick=15.0, only=["i01-train-solver"])
     controller = world.controller()
     _go_and_forget(world, controller, 500)
     tracemalloc.start()
@@ -231,12 +230,10 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"make_tasks": {"shards": 2}}})
 
     def work(job: dict[str, Any], rank: int) -> PodEnding | None:
-        if "i01-make-tasks" in job["metadata"]["name"]:
-            # One shard ends with the user's mistake while the other still runs and has to be deleted.
-            return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
-        return world.stages(job, rank)
+        # One shard ends with the user's mistake while the other still runs and has to be deleted.
+        return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
 
-    world.nodes.work = work
+    world.work_on("i01-make-tasks", work)
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
     list(controller.cluster.changes(ObjectKind.JOB, "", 1))

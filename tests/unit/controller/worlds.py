@@ -1,6 +1,6 @@
 """A whole run on the fake cluster: the controller, the nodes, the volume; and what is left of it at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -19,10 +19,16 @@ ONE = PAPER | {"iterations": 1}
 
 
 class World:
-    """`faults`, `nodes` and `inputs` may be changed while it runs."""
+    """`faults`, `nodes` and `inputs` may be changed while it runs. `only`: every other stage is done before."""
 
     def __init__(
-        self, root: Path, data: dict[str, Any] | None = None, *, work: Work | None = None, **cluster: Any
+        self,
+        root: Path,
+        data: dict[str, Any] | None = None,
+        *,
+        only: Sequence[str] = (),
+        work: Work | None = None,
+        **cluster: Any,
     ) -> None:
         self.root = root
         self.config: RunConfig = config_of(data or ONE)
@@ -32,9 +38,10 @@ class World:
         self.nodes = FakeNodes(self.cluster, work or self.stages)
         self.said: list[str] = []
         self.add_controller_job()
+        if only:
+            self.have_done_all_but(*only)
 
     def have_done_all_but(self, *names: str) -> None:
-        """Every other stage is done before the run begins."""
         for step in steps_of(self.config):
             if step.name not in names:
                 folder = self.stages.folder.stage(*step).path
@@ -42,6 +49,11 @@ class World:
                 manifest = StageManifest(stage=step.stage.value, iteration=step.iteration, spec_hash="before")
                 (folder / "manifest.json").write_text(manifest.model_dump_json())
                 (folder / "ratings.json").write_text('{"promoted": true}')
+
+    def work_on(self, step: str, work: Work) -> None:
+        """What pods of this stage do; those of all others publish."""
+        own = self.stages
+        self.nodes.work = lambda job, rank: (work if step in job["metadata"]["name"] else own)(job, rank)
 
     def add_controller_job(self, name: str = "") -> str:
         name = name or f"{self.config.name}-controller"
