@@ -1,17 +1,13 @@
-"""What a schema cannot know: planted mistakes, each found and named."""
+"""What a schema cannot know: planted mistakes, each found and named without a cluster.
+
+`tests/cluster` plants those of `PLANTED` and asks a real server.
+"""
 
 import pytest
 
-from scope_selfplay.cluster.check_pods import reference_problems
+from scope_selfplay.cluster.check_pods import reference_problems, rule_problems
 from scope_selfplay.cluster.objects import Pods, allows, pods_of
-from tests.unit.k8s.planted import (
-    SERVICE,
-    Fault,
-    Objects,
-    changed,
-    find,
-    tiny_objects,
-)
+from tests.unit.k8s.planted import PLANTED, SERVICE, Fault, Objects, changed, find, tiny_objects
 
 
 @pytest.fixture
@@ -37,13 +33,23 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("mistake", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def problems(objects: Objects) -> list[str]:
+    return [str(each) for each in [*rule_problems(objects), *reference_problems(objects)]]
+
+
+def test_a_run_of_the_repository_breaks_no_rule(objects: Objects) -> None:
+    assert problems(objects) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [*PLANTED.values(), *MISTAKES],
+    ids=[*PLANTED, *(message for _, message in MISTAKES)],
+)
 def test_a_planted_mistake_is_found(objects: Objects, mistake: Fault, message: str) -> None:
-    assert reference_problems(objects) == []
     mistake(objects)
-    assert any(message in str(problem) for problem in reference_problems(objects)), reference_problems(
-        objects
-    )
+    found = problems(objects)
+    assert any(message in each for each in found), found
 
 
 def test_objects_of_two_namespaces_do_not_find_each_other(objects: Objects) -> None:

@@ -56,6 +56,8 @@ def jobs_below(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
+    mount = {"name": "extra-ca", "mountPath": "/etc/company"}
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy"}
     folder = rendered_run(
         tmp_path,
         images={"worker": "registry.example/scope:2"},
@@ -65,9 +67,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
                 "nodeSelector": {"pool": "cpu"},
                 "securityContext": {"fsGroup": 12345},
                 "volumes": [{"name": "extra-ca", "configMap": {"name": "ca"}}],
-                "containers": [
-                    {"name": "main", "volumeMounts": [{"name": "extra-ca", "mountPath": "/etc/company"}]}
-                ],
+                "containers": [{"name": "main", "volumeMounts": [mount], "env": [proxy]}],
             }
         },
     )
@@ -78,8 +78,9 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared"
         assert pod["securityContext"]["fsGroup"] == 12345 and pod["nodeSelector"] == {"pool": "cpu"}
         assert pod["securityContext"]["runAsUser"] == 10_001
-        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
-        assert mounts["extra-ca"] == "/etc/company"
+        (container,) = pod["containers"]
+        assert mount in container["volumeMounts"] and proxy in container["env"]
+        assert len(container["volumeMounts"]) > 1 and len(container["env"]) > 1
     kinds = {body["kind"] for body in rendered(folder / "shared")}
     assert kinds == {"ServiceAccount", "NetworkPolicy", "Role", "RoleBinding"}, (
         "the claim was created by others"
@@ -99,7 +100,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         (
             (),
             {
-                "claim": {"accessModes": ["ReadWriteOnce"]},
+                "claim": {"accessModes": ["ReadWriteOnce"], "storageClassName": "nfs"},
                 "pod": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}},
             },
             {"kubernetes.io/hostname": "n1"},
@@ -117,7 +118,7 @@ def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
     }  # type: ignore[index]
     folder = rendered_run(tmp_path, *components, **cluster, evaluate=evaluate, prepare=prepare)
     (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert claim["spec"].items() >= {"accessModes": ["ReadWriteOnce"], **cluster.get("claim", {})}.items()
     jobs = jobs_below(folder)
     assert jobs.keys() >= {"r1-evaluate", "r1-warm-start"}
     for name, pod in jobs.items():

@@ -8,11 +8,8 @@ from click.testing import CliRunner, Result
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
-from scope_selfplay.cluster.folder import (
-    components_of,
-    write_folder,
-)
-from scope_selfplay.cluster.objects import name_of, pods_of
+from scope_selfplay.cluster.folder import components_of, write_folder
+from scope_selfplay.cluster.objects import name_of
 from scope_selfplay.config.cluster import amount
 from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
 
@@ -26,35 +23,6 @@ def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Pa
     (job,) = [body for body in objects if body["kind"] == "Job"]
     assert job["metadata"]["labels"]["scope/run"] == name
     assert job["metadata"]["name"] == f"{name}-controller"
-
-
-def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) -> None:
-    environment = [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
-    pod = {"spec": {"containers": [{"name": "main", "env": environment}], "schedulerName": "volcano"}}
-    text = yaml.safe_dump(
-        {
-            "name": "r1",
-            "iterations": 1,
-            "model": {"path": "/data/models/m0"},
-            "corpus": {"path": "/data/corpus.jsonl"},
-            "cluster": {
-                "pod": pod,
-                "prepare": {"model": "team/m0"},
-                "claim": {"storageClassName": "nfs", "resources": {"requests": {"storage": "4Ti"}}},
-            },
-        }
-    )
-    folder = with_components(tmp_path, TINY, "older-kubernetes", text=text)
-    parts = (folder, folder / "prepare")
-    found = pods_of(body for part in parts for body in rendered(part))
-    assert len(found) == 5
-    for pods in found:
-        (container,) = pods.containers
-        assert environment[0] in container["env"] and len(container["env"]) > 1, pods.owner
-        assert pods.spec["schedulerName"] == "volcano" and container["name"] == "main"
-    (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
-    assert claim["spec"]["storageClassName"] == "nfs"
-    assert claim["spec"]["resources"]["requests"]["storage"] == "4Ti"
 
 
 def test_what_a_person_changed_is_replaced_only_when_asked(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from scope_selfplay.cluster.check import check_folder
+from tests.cluster.image import Image, served
 from tests.unit.k8s.conftest import QWEN, text_of, with_components
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the folders")
@@ -17,28 +17,9 @@ LABELS = {
     "app.kubernetes.io/component": "tools",
     "tool": "flights",
 }
-CONTAINER = {
-    "name": "flights",
-    "image": "registry.example/flights@sha256:" + "0" * 64,
-    "ports": [{"name": "http", "containerPort": 9000}],
-}
-FLIGHTS: list[dict[str, Any]] = [
-    {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "flights", "labels": LABELS},
-        "spec": {
-            "selector": {"matchLabels": LABELS},
-            "template": {"metadata": {"labels": LABELS}, "spec": {"containers": [CONTAINER]}},
-        },
-    },
-    {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "flights", "labels": LABELS},
-        "spec": {"selector": LABELS, "ports": [{"port": 80, "targetPort": "http"}]},
-    },
-]
+IMAGE = Image(f"registry.example/flights@sha256:{'0' * 64}", [])
+FLIGHTS = served(IMAGE, "flights", LABELS, port=9000, ports=[{"name": "http", "containerPort": 9000}])
+URL = "http://flights:9000/mcp"
 
 
 def problems(top: Path, url: str, *components: str, with_server: bool = True) -> list[str]:
@@ -55,11 +36,11 @@ def problems(top: Path, url: str, *components: str, with_server: bool = True) ->
 
 
 def test_trainers_and_workers_reach_the_tools_of_the_run(tmp_path: Path) -> None:
-    assert problems(tmp_path, "http://flights/mcp", "tool-servers") == []
+    assert problems(tmp_path, URL, "tool-servers") == []
 
 
 def test_without_the_component_each_side_that_is_closed_is_named(tmp_path: Path) -> None:
-    found = problems(tmp_path, "http://flights/mcp")
+    found = problems(tmp_path, URL)
     said = "may not call Deployment/flights: no NetworkPolicy lets it out to port 9000"
     assert any(said in each for each in found)
 
