@@ -24,16 +24,7 @@ def test_an_image_has_a_name(image: str) -> None:
     [
         *(
             ("cluster.images.worker", value, "an image's name")
-            for value in (
-                "''",
-                "Scope",
-                "'scope:'",
-                "scope latest",
-                "a//b",
-                "https://a/b",
-                "a@sha256:12",
-                "a:b:c",
-            )
+            for value in ("scope latest", *"'' Scope 'scope:' a//b https://a/b a@sha256:12 a:b:c".split())
         ),
         *(
             (f"cluster.{name}", value, "the name of an object")

@@ -1,29 +1,6 @@
 """Which engines a config may name, and what of it a run computes."""
 
-import pytest
-
-from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.config.load import load_config
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("{engine: {index: wiki}}", "search.engine.name: .* field required"),
-        ("{engine: {name: solr}}", "elasticsearch"),
-        ("{url: 'http://a', engine: {name: elasticsearch}}", "search.engine.index: .* field required"),
-        ("{engine: {name: elasticsearch, index: wiki}}", "engine elasticsearch needs url"),
-        ("{url: 'http://a', engine: {name: qdrant, index: wiki}}", "name the encoder"),
-        ("{url: 'http://a', engine: {name: opensearch, index: wiki, encoder: minilm}}", "asked for words"),
-        (
-            "{url: 'http://a', engine: {name: lancedb, index: wiki}}",
-            "found 'lancedb', input should be 'elasticsearch'",
-        ),
-    ],
-)
-def test_a_mistake_in_an_engine_says_what_was_expected(given: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load_config(None, [f"search={given}"])
 
 
 def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:

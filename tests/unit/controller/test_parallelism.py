@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from scope_selfplay.cluster.pods import Component, RunStage, copies_of
 from scope_selfplay.cluster.stages import server_deployment, servers_of
 from scope_selfplay.config.base import parameters_in
-from scope_selfplay.config.cluster import PolicyServerConfig
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.store.folder import Stage
 from tests.unit.controller.examples import context_of
@@ -52,11 +50,6 @@ def test_a_judge_goes_by_its_own_name() -> None:
 def test_the_config_decides_and_arguments_are_left_alone() -> None:
     assert found(tensor_parallel=2) == (2, 2)
     assert found(args=("--tensor-parallel-size=4",)) == (1, 1)
-
-
-def test_a_width_divides_its_gpus() -> None:
-    with pytest.raises(ValidationError, match="found tensor_parallel 3 and 4 gpus; it must divide them"):
-        PolicyServerConfig(gpus=4, tensor_parallel=3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cluster.pods import Component, RunStage, patched
 from scope_selfplay.cluster.stages import StageAttempt, server_deployment, servers_of, stage_job
 from scope_selfplay.config.run import RunConfig
@@ -106,17 +105,3 @@ def test_merging_is_that_of_the_api(
 ) -> None:
     kept = str(body)
     assert patched(body, patch) == expected and str(body) == kept
-
-
-@pytest.mark.parametrize(
-    ("patch", "message"),
-    [
-        ({"containers": []}, "found containers; a pod's patch has metadata"),
-        ({"metadata": {"name": "x"}}, "found metadata.name"),
-        ({"metadata": {"labels": {"scope/run": "x"}}}, "found the label scope/run"),
-        ({"spec": {"containers": [{"image": "x"}]}}, "found one of spec.containers without a name"),
-    ],
-)
-def test_a_patch_that_would_break_the_run_is_refused(patch: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        with_cluster(train_solver={"pod": patch})

@@ -40,13 +40,6 @@ def test_questions_that_are_none_are_named_before_the_estimate(
     assert message in said("build", corpus, tmp_path / "index", *options)
 
 
-def test_an_encoder_whose_name_tells_no_family_needs_one(tmp_path: Path, corpus: Path) -> None:
-    """A copy of E5 under another name was encoded without its prefixes, and nothing said so."""
-    options = ["--profile", "flat", "--encoder", "models/mine"]
-    assert "give --family e5" in said("build", corpus, tmp_path / "index", *options)
-    assert not (tmp_path / "index").exists()
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("spoil", "message"),

@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,33 +34,12 @@ def test_an_estimate_alone_builds_nothing(tmp_path: Path, corpus: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-def test_serving_with_a_token_that_is_not_set_is_refused() -> None:
-    done = CliRunner().invoke(serve_retriever, ["x", "--token-env", "NOT_SET"])
-    assert isinstance(done.exception, ConfigError)
-
-
 @pytest.mark.parametrize("token", ["two\nlines", "a\x07b", "\udcff"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", token)
     done = CliRunner().invoke(serve_retriever, ["folder", "--token-env", "TOKEN"])
     assert isinstance(done.exception, ConfigError)
     assert "TOKEN holds a line break" in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["x", "--deadline", "0"], r"--deadline 0: expected seconds above 0"),
-        (["x", "--deadline", "inf"], r"--deadline inf: expected seconds above 0"),
-        (["x", "--drain", "-1"], r"--drain -1: expected seconds, 0 or more"),
-    ],
-)
-def test_serving_options_without_a_meaning_are_refused_in_one_line(arguments: list[str], said: str) -> None:
-    """Some were ignored, others ended with a traceback."""
-    done = CliRunner().invoke(serve_retriever, arguments)
-    assert isinstance(done.exception, ConfigError)
-    assert re.match(said, str(done.exception))
-    assert "\n" not in str(done.exception)
 
 
 def test_words_are_indexed_and_served_without_faiss() -> None:

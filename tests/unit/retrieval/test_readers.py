@@ -39,18 +39,6 @@ def test_parquet_reads_like_json_lines(tmp_path: Path) -> None:
         read(tmp_path / "cut.parquet")
 
 
-def test_a_folder_is_read_as_a_run_reads_it(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# Heading\nBody")
-    (tmp_path / "b.txt").write_text("Plain")
-    (tmp_path / "left.bin").write_bytes(b"\xff")
-    (tmp_path / "secret.txt").symlink_to("/etc/hostname")
-    skipped: dict[Path, str] = {}
-    found = [(each.id, each.title, each.text) for each in read_documents(tmp_path, skipped)]
-    assert found == [("a.md", "Heading", "Body"), ("b.txt", "b", "Plain")]
-    assert set(skipped) == {tmp_path / "left.bin", tmp_path / "secret.txt"}
-    assert skipped[tmp_path / "secret.txt"] == "are links that lead out of the folder"
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
