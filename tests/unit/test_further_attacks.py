@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from retrieval.client import bm25_searcher
 from scope_selfplay.base.errors import CheckpointError, ConfigError, UserError
-from scope_selfplay.base.text import clean, clean_line
+from scope_selfplay.base.text import clean, clean_for_policy, clean_line
 from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Passage, content_id, seed_from
 from scope_selfplay.cli import cli
 from scope_selfplay.corpus import markdown as conversion
@@ -40,8 +40,8 @@ from scope_selfplay.judge.replies import (
 from scope_selfplay.net.chat import ChatRequest
 from scope_selfplay.net.guard import GuardedResolver, checked_url
 from scope_selfplay.net.serve import serving
-from scope_selfplay.prompts.folder import load_pack
-from scope_selfplay.prompts.roles import CONTRACTS
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, UNTRUSTED
 from scope_selfplay.report.health_tasks import duplicate_share
 from scope_selfplay.search.mcp import local_name
 from scope_selfplay.search.searcher import show_passages
@@ -50,7 +50,6 @@ from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.attacks import HIDDEN, as_read, control_tag_in
-from tests.judges import REPOSITORY
 from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
 from tests.unit.store.runs import finish, write_run
@@ -99,14 +98,17 @@ def test_no_tag_is_assembled_from_a_title_and_a_text(case: dict[str, Any]) -> No
 
 
 @of_kind("template")
-def test_a_text_is_never_read_as_a_template(case: dict[str, Any]) -> None:
-    pack = load_pack(REPOSITORY / "prompts" / "wikipedia")
-    for role in pack.roles:
-        values = {name: SAMPLES[name] for name in CONTRACTS[role].inputs}
+def test_a_text_is_never_read_as_a_template_and_appears_once_and_as_it_is(
+    pack: Pack, case: dict[str, Any]
+) -> None:
+    for role, contract in CONTRACTS.items():
+        values = {name: SAMPLES[name] for name in contract.inputs}
         for name in (name for name, value in values.items() if isinstance(value, str)):
             for form in case["forms"]:
-                shown = pack.render(role, **values | {name: f"QQ{form}QQ"})
-                assert "QQ" not in shown or f"QQ{form}QQ" in shown, (role, name)
+                marked = f"[[{form}]]"
+                is_cleaned = role in POLICY_ROLES and name in UNTRUSTED
+                shown = clean_for_policy(marked) if is_cleaned else marked
+                assert pack.render(role, **values | {name: marked}).count(shown) == 1, (role, name, form)
 
 
 @of_kind("schema")

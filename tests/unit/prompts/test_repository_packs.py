@@ -16,13 +16,8 @@ PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
 
 
 @pytest.fixture(scope="module")
-def wikipedia() -> Pack:
-    return load_pack(PROMPTS / "wikipedia")
-
-
-@pytest.fixture(scope="module")
-def body(wikipedia: Pack) -> dict[PromptRole, str]:
-    return {prompt.role: prompt.body for prompt in wikipedia.prompts}
+def body(pack: Pack) -> dict[PromptRole, str]:
+    return {prompt.role: prompt.body for prompt in pack.prompts}
 
 
 def test_every_pack_can_be_mounted_and_is_named_by_the_readme() -> None:
@@ -31,8 +26,8 @@ def test_every_pack_can_be_mounted_and_is_named_by_the_readme() -> None:
     assert all((folder / "kustomization.yaml").is_file() for folder in PACKS)
 
 
-def test_the_wikipedia_pack_has_the_papers_setting(wikipedia: Pack) -> None:
-    domain = wikipedia.domain
+def test_the_wikipedia_pack_has_the_papers_setting(pack: Pack) -> None:
+    domain = pack.domain
     enabled = [kind.name for kind in domain.task_types if kind.enabled]
     assert enabled == ["long_form_qa", "summarisation", "planning", "writing"]
     assert [kind.name for kind in domain.task_types if not kind.enabled] == ["creative_writing"]
