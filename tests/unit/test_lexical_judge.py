@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,8 @@ from scope_selfplay.base.values import (
     Criterion,
     Document,
     Fault,
-    Grade,
-    Key,
+    Outcome,
     Priority,
-    Role,
     Rollout,
     RolloutStatus,
     Rubric,
@@ -38,8 +35,6 @@ from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
     PairQuestion,
-    Question,
-    Reply,
     RubricQuestion,
     Scale,
     ScoreQuestion,
@@ -48,7 +43,9 @@ from scope_selfplay.judge.protocol import (
     grade_answer,
 )
 from scope_selfplay.judge.rules import LexicalJudge, is_stated
+from tests.judges import answer_of
 from tests.reference_files import reference_cases
+from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge
 
 DOCUMENTS = make_documents(random.Random(5), 30, source="w")
 ENTITIES = {entity.name: entity for each in DOCUMENTS if (entity := read_article(each.text))}
@@ -78,14 +75,16 @@ def full_answer(entity: Entity, links: tuple[str, ...] = ()) -> str:
     return write_answer(target.name, target.facts)
 
 
-def answer_of(text: str | None, number: int = 0) -> Rollout:
-    return Rollout(
-        id=f"r{number}", role=Role.SOLVER, checkpoint="S_0", subject_id="t1", turns=(), answer=text
-    )
+async def rubric_or_none(
+    task: Task, documents: Sequence[Document] = (SOURCE,), judge: LexicalJudge = JUDGE
+) -> Rubric | None:
+    return (await judge.ask(RubricQuestion(task, documents))).value
 
 
-async def rubric_of(task: Task) -> Rubric:
-    rubric = (await JUDGE.ask(RubricQuestion(task, (SOURCE,)))).value
+async def rubric_of(
+    task: Task, documents: Sequence[Document] = (SOURCE,), judge: LexicalJudge = JUDGE
+) -> Rubric:
+    rubric = await rubric_or_none(task, documents, judge)
     assert rubric is not None
     return rubric
 
@@ -94,6 +93,18 @@ async def verdict_on(
     task: Task, gate: Gate, document: Document | None, judge: LexicalJudge = JUDGE
 ) -> Verdict:
     return (await judge.ask(GateQuestion(task, gate, document))).verdict
+
+
+async def outcome_of(
+    task: Task,
+    first: Rollout,
+    second: Rollout,
+    style: Style = Style.SCORES,
+    rubric: Rubric | Criterion | None = None,
+) -> Outcome:
+    found = (await JUDGE.ask(PairQuestion(task, first, second, style=style, rubric=rubric))).value
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("links", [(), ("rival",), ("partner", "rival")])
@@ -122,7 +133,7 @@ async def test_a_task_that_names_nothing_or_several_things_fails_the_entity_gate
     judge, task = LexicalJudge(documents), task_about(text)
     verdict = await verdict_on(task, Gate.ENTITY, None, judge)
     assert verdict.value is False and reason in verdict.reasoning
-    assert (await judge.ask(RubricQuestion(task, ()))).value is None
+    assert await rubric_or_none(task, (), judge) is None
 
 
 async def test_a_task_that_asks_only_what_nobody_knows_fails_the_source_gate() -> None:
@@ -130,7 +141,7 @@ async def test_a_task_that_asks_only_what_nobody_knows_fails_the_source_gate() -
     assert (await verdict_on(task, Gate.ENTITY, BARE, judge)).value is True
     verdict = await verdict_on(task, Gate.SOURCE, BARE, judge)
     assert verdict.value is False and "Nothing that it asks" in verdict.reasoning
-    assert (await judge.ask(RubricQuestion(task, ()))).value is None
+    assert await rubric_or_none(task, (), judge) is None
 
 
 @pytest.mark.parametrize(("count", "links"), [(2, ()), (1, ("rival",))])
@@ -158,11 +169,12 @@ async def test_a_task_about_something_else_fails_the_source_gate() -> None:
 async def test_a_rubric_has_what_is_asked_and_nothing_else_and_at_least_three_things(
     count: int, links: tuple[str, ...]
 ) -> None:
-    rubric = (await JUDGE.ask(RubricQuestion(question(FIRST, count, links), (SOURCE,)))).value
+    task = question(FIRST, count, links)
     if count + bool(links) < 3:
-        assert rubric is None
+        assert await rubric_or_none(task) is None
         return
-    assert rubric is not None and len(rubric.criteria) == count + bool(links)
+    rubric = await rubric_of(task)
+    assert len(rubric.criteria) == count + bool(links)
     answer = full_answer(FIRST, links)
     assert all(is_stated(each.text, answer) for each in rubric.criteria)
     assert not any(is_stated(each.text, "") for each in rubric.criteria)
@@ -181,8 +193,8 @@ async def test_the_place_that_was_asked_for_is_a_criterion_whose_text_no_other_t
 async def test_a_rubric_from_the_query_alone_is_filled_up_with_what_nobody_asked(
     links: tuple[str, ...],
 ) -> None:
-    rubric = (await JUDGE.ask(RubricQuestion(question(FIRST, 2, links), ()))).value
-    assert rubric is not None and len(rubric.criteria) == 5
+    rubric = await rubric_of(question(FIRST, 2, links), ())
+    assert len(rubric.criteria) == 5
     hidden = [each for each in rubric.criteria if each.dimension == "hidden"]
     assert len(hidden) == 3 - bool(links)
     assert all(each.priority is Priority.BONUS for each in hidden)
@@ -197,17 +209,14 @@ async def test_a_demand_that_has_no_room_in_a_rubric_is_told(
     count: int, links: tuple[str, ...], unmet: int
 ) -> None:
     """At most five criteria: a place and five facts are one demand too many."""
-    rubric = (await JUDGE.ask(RubricQuestion(question(FIRST, count, links), (SOURCE,)))).value
-    target = follow(FIRST, links)
-    assert rubric is not None
+    rubric, target = await rubric_of(question(FIRST, count, links)), follow(FIRST, links)
     assert rubric.unmet == tuple(f"the {noun} of {target.name}" for noun in list(target.facts)[5 - unmet :])
 
 
 async def test_a_demand_that_no_article_answers_is_told() -> None:
     poor = Document(id="p", title="Poor", text=f"{BARE.text} Its emblem is the owl. Its founder was Maris.")
     task = task_about("Report the year, the river, the emblem and the founder of Bare.")
-    rubric = (await LexicalJudge([poor]).ask(RubricQuestion(task, [poor]))).value
-    assert rubric is not None and rubric.unmet == ("the year of Bare",)
+    assert (await rubric_of(task, [poor], LexicalJudge([poor]))).unmet == ("the year of Bare",)
 
 
 async def test_a_criterion_names_the_documents_that_state_it() -> None:
@@ -221,19 +230,16 @@ async def test_a_criterion_names_the_documents_that_state_it() -> None:
         ((first, second), (first.id, second.id), ()),
         ((first,), (), ()),
     ]:
-        rubric = (await JUDGE.ask(RubricQuestion(task, given))).value
-        assert rubric is not None
+        rubric = await rubric_of(task, given)
         assert [each.evidence for each in rubric.criteria] == [place, fact, fact]
 
 
 async def test_a_passage_that_was_cut_before_a_fact_is_no_evidence_of_it() -> None:
     whole = next(each for each in DOCUMENTS if each.title == FIRST.name)
     cut = whole.model_copy(update={"text": f"{FIRST.name} is {FIRST.kind}. Its founder was"})
-    for document, evidence in [(whole, (whole.id,)), (cut, ())]:
-        rubric = (await JUDGE.ask(RubricQuestion(question(FIRST), [document]))).value
-        assert rubric is not None and {each.evidence for each in rubric.criteria} == {evidence}
-    without = (await JUDGE.ask(RubricQuestion(question(FIRST), ()))).value
-    assert without is not None and {each.evidence for each in without.criteria} == {None}
+    for documents, evidence in [([whole], (whole.id,)), ([cut], ()), ((), None)]:
+        rubric = await rubric_of(question(FIRST), documents)
+        assert {each.evidence for each in rubric.criteria} == {evidence}
 
 
 async def test_the_first_mention_counts_so_listing_guesses_does_not_pay() -> None:
@@ -287,13 +293,11 @@ async def test_the_better_answer_wins_a_comparison_in_both_orders() -> None:
     task = question(FIRST, 3)
     good, poor = answer_of(full_answer(FIRST), 1), answer_of(write_place(FIRST.name, FIRST.kind), 2)
     for style in Style:
-        one = await JUDGE.ask(PairQuestion(task, good, poor, style=style))
-        two = await JUDGE.ask(PairQuestion(task, poor, good, style=style))
-        assert one.value is not None and two.value is not None
-        assert one.value.first > one.value.second
-        assert (one.value.first, one.value.second) == (two.value.second, two.value.first)
-    tie = await JUDGE.ask(PairQuestion(task, good, good, style=Style.SCORES))
-    assert tie.value is not None and tie.value.first == tie.value.second
+        found = await outcome_of(task, good, poor, style)
+        assert found.first > found.second
+        assert await outcome_of(task, poor, good, style) == Outcome(found.second, found.first)
+    tie = await outcome_of(task, good, good)
+    assert tie.first == tie.second
 
 
 @pytest.mark.parametrize("place", [FIRST.name, "Nowhere"], ids=["right", "wrong"])
@@ -302,14 +306,14 @@ async def test_of_answers_that_state_the_same_the_one_that_says_less_beside_it_i
     facts = FIRST.facts if place == FIRST.name else dict.fromkeys(FIRST.facts, "unknown")
     asked = {noun: facts[noun] for noun in nouns}
     terse, wordy = (answer_of(write_answer(place, told), row) for row, told in enumerate((asked, facts), 1))
-    for rubric in ((await JUDGE.ask(RubricQuestion(task, DOCUMENTS))).value, None):
+    for rubric in (await rubric_of(task, DOCUMENTS), None):
         for style in Style:
-            outcome = (await JUDGE.ask(PairQuestion(task, wordy, terse, style=style, rubric=rubric))).value
-            assert outcome is not None and 0 <= outcome.first < outcome.second <= 1
+            outcome = await outcome_of(task, wordy, terse, style, rubric)
+            assert 0 <= outcome.first < outcome.second <= 1
     assert (await JUDGE.ask(SelectQuestion(task, None, [wordy, terse], 1))).value == [1]
     one_thing = Criterion(text=f"Identifies the {nouns[0]} of {FIRST.name} as {FIRST.facts[nouns[0]]}.")
-    outcome = (await JUDGE.ask(PairQuestion(task, wordy, terse, style=Style.SCORES, rubric=one_thing))).value
-    assert outcome is not None and outcome.first == outcome.second
+    outcome = await outcome_of(task, wordy, terse, rubric=one_thing)
+    assert outcome.first == outcome.second
 
 
 async def test_a_selection_names_exactly_the_winners_wherever_they_stand() -> None:
@@ -353,49 +357,23 @@ async def test_what_is_not_of_this_world_has_no_score_and_no_winners() -> None:
     assert scored.value is None and selected.value is None
     assert scored.verdict.fault is selected.verdict.fault is Fault.REFUSED
     with pytest.raises(ValueError, match="not about this world"):
-        await JUDGE.ask(PairQuestion(task, answer_of("x"), answer_of("y"), style=Style.SCORES))
-
-
-class Strict:
-    """A judge that gives the verdicts it was made with, in the order of the criteria."""
-
-    identity = "strict"
-
-    def __init__(self, *values: bool | None) -> None:
-        self.values = values
-        self.calls: list[Key] = []
-
-    async def ask(self, question: Question[Any]) -> Reply[Any]:
-        assert isinstance(question, GradeQuestion)
-        self.calls.append(question.key)
-        value = self.values[int(question.key[-1])]
-        return Reply(value, Verdict(value=value, fault=Fault.UNREADABLE if value is None else None))
-
-
-RUBRIC = Rubric(
-    task_id="t1", criteria=(Criterion(text="a"), Criterion(text="b", weight=3.0), Criterion(text="c"))
-)
-
-
-async def graded(judge: Strict, rollout: Rollout) -> Grade:
-    return await grade_answer(judge, question(FIRST), RUBRIC, rollout, key=("k",))  # type: ignore[arg-type]
+        await outcome_of(task, answer_of("x"), answer_of("y"))
 
 
 @pytest.mark.parametrize(
     "answer", [None, *OPENERS, ":", "Thought process:", "**Answer:**", "  Solution.\n", "#"]
 )
-async def test_an_empty_answer_scores_zero_without_a_call(answer: str | None) -> None:
-    judge = Strict(True, True, True)
-    grade = await graded(judge, answer_of(answer))
-    assert (grade.score, judge.calls) == (0.0, [])
+async def test_an_empty_answer_scores_zero_and_a_failed_rollout_nothing_without_a_call(
+    answer: str | None,
+) -> None:
+    judge, empty = ScriptedJudge(), answer_of(answer)
+    grade = await grade_answer(judge, TASK, RUBRIC, empty, key=())
+    assert grade.score == 0.0
     assert all(verdict.attempts == 0 and verdict.value is False for verdict in grade.verdicts)
+    failed = empty.model_copy(update={"status": RolloutStatus.FAILED})
+    grade = await grade_answer(judge, TASK, RUBRIC, failed, key=())
+    assert (grade.score, grade.verdicts, judge.asked) == (None, (), [])
 
 
 def test_an_answer_with_content_is_no_opener() -> None:
     assert not is_opener("Answer: 42") and not is_opener("the answer")
-
-
-async def test_a_failed_rollout_has_no_score() -> None:
-    judge = Strict(True, True, True)
-    grade = await graded(judge, answer_of(None).model_copy(update={"status": RolloutStatus.FAILED}))
-    assert (grade.score, grade.verdicts, judge.calls) == (None, (), [])

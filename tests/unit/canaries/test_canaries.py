@@ -4,15 +4,14 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, JudgeError, RecordError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Document, Role, Rollout, Rubric, Task
+from scope_selfplay.base.values import Criterion, Document, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole, NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import FactQuestion, embedded_documents, write_question
@@ -30,8 +29,10 @@ from scope_selfplay.judge.protocol import (
     GradeQuestion,
     Judge,
     PairQuestion,
+    Question,
+    Reply,
+    RubricQuestion,
     Scale,
-    ScoreQuestion,
     SelectQuestion,
     Style,
 )
@@ -41,7 +42,7 @@ from scope_selfplay.net.serve import ServedReply
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.chat_server import FakeServer
-from tests.judges import JudgeOver
+from tests.judges import JudgeOver, answer_of, questions
 
 WORLD = embedded_documents(0, load_config(None, []).corpus)
 JUDGE = LexicalJudge(WORLD)
@@ -76,33 +77,14 @@ def watch_of(
     return CanaryWatch(judge, cases_of(file, documents), rate=rate, place=place, seed=0)
 
 
-def answer(text: str) -> Rollout:
-    return Rollout(id=text, role=Role.SOLVER, checkpoint="S", subject_id="t", turns=(), answer=text)
-
-
-def calls_of(judge: Judge, number: int) -> Mapping[str, Callable[[], Sequence[Awaitable[object]]]]:
-    """Every question that each role is asked."""
-    one, other = answer("Its river is the Ysk."), answer("Its river is the Wey.")
-    by: dict[Scale, Rubric | Criterion] = {Scale.EXPLICIT: CRITERION, Scale.IMPLICIT: RUBRIC}
-    said = f"{number}. Its river is the Ysk."
-    return {
-        "gates": lambda: [judge.ask(GateQuestion(TASK, gate, ARTICLE)) for gate in Gate],
-        "grade": lambda: [judge.ask(GradeQuestion(TASK, CRITERION, said, key=(number,)))],
-        "compare": lambda: [
-            judge.ask(PairQuestion(TASK, one, other, style=each, rubric=RUBRIC)) for each in Style
-        ],
-        "select": lambda: [judge.ask(SelectQuestion(TASK, RUBRIC, [one, other], 1))],
-        "score": lambda: [judge.ask(ScoreQuestion(TASK, one, by.get(scale), scale=scale)) for scale in Scale],
-    }
-
-
-async def work(judge: Judge, times: int = 60, *, only: str = "") -> list[object]:
-    """Asks every question so often; what the judge said to the stage."""
-    found: list[object] = []
+async def work(judge: Judge, times: int = 60, *, only: type[Question[Any]] = Question) -> list[Reply[Any]]:
+    """Asks every question so often, about answers of its own each time; what the judge said to the stage."""
+    found: list[Reply[Any]] = []
     for number in range(times):
-        groups = calls_of(judge, number)
-        chosen = [call for name, calls in groups.items() if only in ("", name) for call in calls()]
-        found += await asyncio.gather(*chosen)
+        pair = (answer_of(f"{number}. Its river is the {name}.", name) for name in ("Ysk", "Wey"))
+        every = reversed(questions(TASK, ARTICLE, RUBRIC, *pair))
+        asked = {each.name: each for each in every if not isinstance(each, RubricQuestion)}
+        found += await asyncio.gather(*(judge.ask(each) for each in asked.values() if isinstance(each, only)))
     return found
 
 
@@ -126,18 +108,18 @@ async def test_an_honest_judge_passes_every_canary_of_every_role_and_what_a_stag
 @pytest.mark.parametrize(
     ("noise", "role", "only"),
     [
-        ({"wrong": 1.0}, "gates", "gates"),
-        ({"wrong": 1.0}, "grade", "grade"),
-        ({"wrong": 1.0}, "compare", "compare"),
-        ({"wrong": 1.0}, "compare", "select"),
-        ({"first": 1.0}, "compare", "compare"),
-        ({"first": 1.0}, "compare", "select"),
-        ({"longer": 1.0, "half_length": 2}, "grade", "grade"),
-        ({"longer": 1.0}, "compare", "compare"),
+        ({"wrong": 1.0}, "gates", GateQuestion),
+        ({"wrong": 1.0}, "grade", GradeQuestion),
+        ({"wrong": 1.0}, "compare", PairQuestion),
+        ({"wrong": 1.0}, "compare", SelectQuestion),
+        ({"first": 1.0}, "compare", PairQuestion),
+        ({"first": 1.0}, "compare", SelectQuestion),
+        ({"longer": 1.0, "half_length": 2}, "grade", GradeQuestion),
+        ({"longer": 1.0}, "compare", PairQuestion),
     ],
 )
 async def test_a_judge_that_errs_stops_the_stage_and_says_what_to_do(
-    tmp_path: Path, noise: dict[str, Any], role: str, only: str
+    tmp_path: Path, noise: dict[str, Any], role: str, only: type[Question[Any]]
 ) -> None:
     judge = watch_of(with_noise(JUDGE, NoiseConfig.model_validate(noise)), tmp_path)
     with pytest.raises(JudgeError) as stopped:
@@ -155,7 +137,7 @@ async def test_a_judge_that_says_yes_to_everything_is_right_once_in_four_and_sto
     async with judge_over(lambda request: ServedReply("<score>1</score>")) as judge:
         watch = watch_of(judge, tmp_path)
         with pytest.raises(JudgeError, match=r"\(grade\): \d of 1\d "):
-            await work(watch, 100, only="grade")
+            await work(watch, 100, only=GradeQuestion)
         assert {each.is_right for each in watch.verdicts if each.kind is CanaryKind.RIGHT} == {True}
     wrong = {each.kind for each in watch.verdicts if not each.is_right}
     assert CanaryKind.HOSTILE in wrong
@@ -163,7 +145,7 @@ async def test_a_judge_that_says_yes_to_everything_is_right_once_in_four_and_sto
 
 async def test_an_unreadable_judge_is_left_to_the_failure_budget(tmp_path: Path) -> None:
     watch = watch_of(with_noise(JUDGE, NoiseConfig(unreadable=1.0)), tmp_path)
-    await work(watch, only="grade")
+    await work(watch, only=GradeQuestion)
     shares = canary_shares(watch.verdicts)
     assert sum(each.items for each in shares.values()) == 30
     assert all(each.note == f"{each.items} unread" for each in shares.values())
@@ -178,7 +160,7 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
         for start in (1, 2):
             before = len(fake.requests)
             watch = watch_of(judge, tmp_path, rate=0.02)
-            await work(watch, 200, only="grade")
+            await work(watch, 200, only=GradeQuestion)
             assert len(watch.verdicts) == 4 and all(each.is_right for each in watch.verdicts)
             # The stage's own 200 answers are paid for once; the canaries of both starts all are.
             assert len(fake.requests) - before == (200 if start == 1 else 0) + 4
@@ -214,7 +196,7 @@ async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -
     }
     file.write_text(json.dumps(facts) + "\n")
     watch = watch_of(JUDGE, tmp_path, file=str(file))
-    await work(watch, 20, only="grade")
+    await work(watch, 20, only=GradeQuestion)
     assert {each.task for each in watch.verdicts} == {TASK.text}
     assert all(each.is_right for each in watch.verdicts)
     file.write_text(json.dumps({**facts, "answer": "?"}) + "\n")
@@ -254,7 +236,7 @@ def test_the_interval_of_a_share_is_wilsons(right: int, asked: int) -> None:
 
 def test_the_measures_of_a_step_are_of_its_own_canaries(tmp_path: Path) -> None:
     watch = watch_of(JUDGE, tmp_path)
-    asyncio.run(work(watch, 20, only="grade"))
+    asyncio.run(work(watch, 20, only=GradeQuestion))
     first, second = watch.measures(), watch.measures()
     assert str(first["canaries"]) == "Total(value=10)" and str(second["canaries"]) == "Total(value=0)"
     assert isinstance(watch.verdicts[0], CanaryVerdict)
