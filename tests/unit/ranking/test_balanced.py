@@ -82,10 +82,15 @@ def test_parts_that_never_met_are_each_centred() -> None:
     assert strengths[2] == pytest.approx(-strengths[3])
 
 
-@pytest.mark.parametrize("ridge", [0.0, -1.0])
-def test_a_ridge_that_is_not_positive_is_refused(ridge: float) -> None:
-    with pytest.raises(ValueError, match="ridge"):
-        fit_margins(2, [Match(0, 1)], [Outcome(1.0, 0.0)], ridge=ridge)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"ridge": 0.0}, "ridge"), ({"ridge": -1.0}, "ridge"), ({"level": -0.1}, "weight of the sums")],
+)
+def test_a_ridge_that_is_not_positive_and_a_negative_level_are_refused(
+    settings: dict[str, float], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        fit_margins(2, [Match(0, 1)], [Outcome(1.0, 0.0)], **settings)
 
 
 def is_connected(n: int, matches: list[Match]) -> bool:
@@ -147,12 +152,9 @@ def test_everybody_can_meet_anybody() -> None:
     assert len(met) == 15
 
 
-def test_too_few_calls_are_refused() -> None:
+def test_too_few_calls_are_refused_and_one_entrant_needs_none() -> None:
     with pytest.raises(ValueError, match="6 calls cannot connect 8 entrants: at least 7"):
         balanced_matches(8, 6, random.Random(0))
-
-
-def test_one_entrant_needs_no_calls() -> None:
     assert balanced_matches(1, 0, random.Random(0)) == balanced_matches(1, 5, random.Random(0)) == []
 
 
@@ -281,8 +283,3 @@ def test_a_merged_graph_holds_what_was_judged_between_different_answers_once() -
     )
     merged = graph.merged(["a", "b", "a", "c"])
     assert merged == ComparisonGraph((Match(0, 1), Match(1, 0), Match(2, 1)), (known, again, None))
-
-
-def test_a_negative_level_is_refused() -> None:
-    with pytest.raises(ValueError, match="weight of the sums"):
-        fit_margins(2, [Match(0, 1)], [perfect([1.0, 0.0])(Match(0, 1))], level=-0.1)

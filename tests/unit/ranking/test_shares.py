@@ -90,18 +90,16 @@ def test_an_empty_batch_is_fitted_too(shape: tuple[int, int, int]) -> None:
     assert bradley_terry_batch(np.zeros(shape)).tolist() == np.zeros(shape[:2]).tolist()
 
 
-@pytest.mark.parametrize("ridge", [0.0, -1.0])
-def test_bradley_terry_refuses_a_ridge_that_does_not_hold(ridge: float) -> None:
-    with pytest.raises(ValueError, match="ridge"):
-        bradley_terry(2, [(0, 1, 1.0)], ridge=ridge)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_bradley_terry_refuses_what_is_no_share(share: float) -> None:
+@pytest.mark.parametrize(("share", "ridge"), [(-0.1, 0.0), (1.1, -1.0), (float("nan"), 0.0)])
+def test_bradley_terry_refuses_what_is_no_share_and_a_ridge_that_does_not_hold(
+    share: float, ridge: float
+) -> None:
     with pytest.raises(ValueError, match="share"):
         bradley_terry(2, [(0, 1, share)])
     with pytest.raises(ValueError, match="won"):
         bradley_terry_batch(np.full((1, 2, 2), min(share, -share)))
+    with pytest.raises(ValueError, match="ridge"):
+        bradley_terry(2, [(0, 1, 1.0)], ridge=ridge)
 
 
 @settings(max_examples=40)
@@ -138,16 +136,8 @@ def test_rewards_keep_the_order(strengths: list[float | None]) -> None:
             assert strength != other or reward == other_reward
 
 
-def test_ties_share_their_mean_rank() -> None:
+def test_ties_share_their_mean_rank_and_who_is_judged_alone_gets_what_equals_get() -> None:
     assert rank_rewards([3.0, 1.0, 3.0, None, 0.0]) == pytest.approx([5 / 6, 1 / 3, 5 / 6, None, 0.0])
-
-
-def test_one_judged_entrant_gets_what_equals_get() -> None:
-    assert rank_rewards([None, 4.0]) == [None, 0.5]
-    assert rank_rewards([2.0, 2.0]) == [0.5, 0.5]
+    assert rank_rewards([2.0, 2.0]) == [0.5, 0.5] and rank_rewards([None, 4.0]) == [None, 0.5]
     assert min_max([None, 4.0]) == [None, 0.0]
-
-
-def test_nobody_judged_gives_nobody_a_reward() -> None:
-    assert min_max([None, None]) == rank_rewards([None, None]) == [None, None]
     assert min_max([]) == rank_rewards([]) == []

@@ -78,17 +78,12 @@ def test_another_seed_asks_other_questions(design: str) -> None:
 
 
 @pytest.mark.parametrize("n", range(2, 65))
-def test_byes_go_to_the_top_seeds_and_are_true_byes(n: int) -> None:
-    first_round = drive(single_elimination(n), lower_number).waves[1]
-    playing = Counter(entrant for match in first_round for entrant in match)
+def test_a_bracket_gives_byes_to_the_top_seeds_and_eliminates_all_but_the_champion_once(n: int) -> None:
+    driven = drive(single_elimination(n), lower_number)
+    playing = Counter(entrant for match in driven.waves[1] for entrant in match)
     slots = 1 << (n - 1).bit_length()
     assert set(range(n)) - set(playing) == set(range(slots - n))
     assert set(playing.values()) == {1}
-
-
-@pytest.mark.parametrize("n", range(2, 65))
-def test_a_bracket_eliminates_everybody_but_the_champion_once(n: int) -> None:
-    driven = drive(single_elimination(n), lower_number)
     lost = Counter(max(match) for wave in driven.waves[1:] for match in wave)
     assert lost == Counter(range(1, n))
     assert (driven.calls, len(driven.waves)) == (2 * (n - 1), 1 + (n - 1).bit_length())
@@ -130,20 +125,14 @@ def test_a_tied_bracket_match_goes_to_the_better_seed() -> None:
     assert sorted(driven.waves[2][0]) == [0, 1]
 
 
-@pytest.mark.parametrize("n", [3, 5, 7, 9, 11, 15, 33])
-def test_swiss_gives_nobody_a_second_bye(n: int) -> None:
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 32, 33])
+def test_swiss_gives_nobody_a_second_bye_and_lets_no_pair_meet_twice(n: int) -> None:
     for seed in range(50):
         driven = drive(swiss(n, random.Random(seed)), perfect(qualities(n, seed)))
         byes = Counter(entrant for wave in driven.waves for entrant in set(range(n)) - {*sum(wave, ())})
-        assert set(byes.values()) == {1}
-        assert byes.total() == len(driven.waves)
-
-
-@pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 9, 16, 32])
-def test_swiss_lets_no_pair_meet_twice(n: int) -> None:
-    for seed in range(50):
-        driven = drive(swiss(n, random.Random(seed)), perfect(qualities(n, seed)))
-        assert set(Counter(frozenset(match) for match in driven.asked).values()) == {1}
+        assert set(byes.values()) <= {1} and byes.total() == n % 2 * len(driven.waves)
+        met = Counter(frozenset(match) for match in driven.asked)
+        assert n == 3 or set(met.values()) == {1}
 
 
 @pytest.mark.parametrize("n", [4, 8, 16])
@@ -155,17 +144,12 @@ def test_swiss_pairs_equal_records(n: int) -> None:
             won.update(min(match) for match in wave)
 
 
-def test_the_anchor_is_worth_nothing_on_the_scale_of_margins() -> None:
-    driven = drive(anchor(3), lambda match: Outcome(6.0, 8.0 if match.second == 1 else 5.0))
-    assert driven.strengths == [0.0, 2.0, -1.0]
+def test_the_anchor_is_worth_nothing_on_the_scale_of_margins_and_its_mean_on_that_of_own_scores() -> None:
+    def judge(match: Match) -> Outcome:
+        return Outcome(6.0, 8.0) if match.second == 1 else Outcome(5.0, 4.0)
 
-
-def test_own_scores_rank_an_anchor_by_its_mean() -> None:
-    driven = drive(
-        anchor(3, score="own"),
-        lambda match: Outcome(6.0, 8.0) if match.second == 1 else Outcome(5.0, 4.0),
-    )
-    assert driven.strengths == [5.5, 8.0, 4.0]
+    assert drive(anchor(3), judge).strengths == [0.0, 2.0, -1.0]
+    assert drive(anchor(3, score="own"), judge).strengths == [5.5, 8.0, 4.0]
 
 
 @settings(max_examples=50)
@@ -201,13 +185,8 @@ def test_a_live_board_does_not_wait_for_verdicts() -> None:
     strengths = board.strengths()
     assert strengths[2] > strengths[4] > strengths[7]
     assert [strengths[absent] for absent in (0, 1, 3, 5, 6)] == [None] * 5
-
-
-def test_nobody_joins_a_live_board_twice() -> None:
-    board = LiveLeaderboard()
-    board.join(3)
     with pytest.raises(ValueError, match="joined before"):
-        board.join(3)
+        board.join(4)
 
 
 def test_a_live_board_shows_nobody_first_much_more_often_than_second() -> None:
