@@ -23,8 +23,6 @@ from tests.unit.reward_designs.scripted import (
 )
 
 RELATIVE = JUDGED[2:3] + JUDGED[4:]
-
-
 WITH_FORMAT = ("implicit", "explicit", "pairwise", "tournament_grpo_2_1_1", "tournament_grpo_4_2_2")
 
 
@@ -135,12 +133,16 @@ def test_a_group_whose_greedy_rollout_has_no_answer_is_logged(topology: str, gre
 
 
 @pytest.mark.parametrize("preset", RELATIVE)
-def test_equal_answers_tie_without_a_call(preset: str) -> None:
+def test_equal_answers_and_those_of_nobody_tie_without_a_call(preset: str) -> None:
+    """Who has nobody to meet gets what all get when all are equal."""
     judge = ScriptedJudge()
     found = reward({"reward": preset}, judge, rollouts("5 5", "5  5", " 5 5 ", "5\n5"))
-    assert len(set(found.rewards[0])) == 1 and None not in found.rewards[0]
+    (equal,) = set(found.rewards[0])
+    assert equal is not None and not any(found.teaching)
+    gone = [rollout(number, "1", failed=True) for number in (1, 2)]
+    assert reward({"reward": preset}, judge, [rollout(0, "9"), *gone]).rewards == [[equal, None, None]]
+    assert reward({"reward": preset}, judge, rollouts(None, None, None)).rewards == [[0.0, 0.0, 0.0]]
     assert [asked for asked in judge.asked if asked != ("rubric",)] == []
-    assert not any(found.teaching)
 
 
 @pytest.mark.parametrize("preset", RELATIVE)
@@ -150,25 +152,7 @@ def test_equal_answers_among_others_get_equal_rewards(preset: str) -> None:
     assert rewards[0] is not None and rewards[3] is not None and rewards[0] > rewards[3]
 
 
-@pytest.mark.parametrize("preset", RELATIVE)
-def test_who_has_nobody_to_meet_gets_what_all_get_when_all_are_equal(preset: str) -> None:
-    judge = ScriptedJudge()
-    gone = [rollout(number, "1", failed=True) for number in (1, 2)]
-    (alone,) = reward({"reward": preset}, judge, [rollout(0, "9"), *gone]).rewards
-    (equal,) = reward({"reward": preset}, judge, rollouts("9", "9", "9")).rewards
-    assert alone[0] == equal[0]
-
-
-@pytest.mark.parametrize("preset", RELATIVE)
-def test_a_group_without_any_answer_is_all_zeros(preset: str) -> None:
-    judge = ScriptedJudge()
-    assert reward({"reward": preset}, judge, rollouts(None, None, None)).rewards == [[0.0, 0.0, 0.0]]
-    assert [asked for asked in judge.asked if asked != ("rubric",)] == []
-
-
 FILE = "unanswered_cases.json"
-
-
 TOPOLOGIES = ("round_robin", "anchor", "single_elimination", "double_elimination", "swiss")
 
 

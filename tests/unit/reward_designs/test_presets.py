@@ -31,8 +31,6 @@ from tests.unit.reward_designs.scripted import (
 )
 
 EPSILON = 1e-6
-
-
 CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
     # Equation 6: the share of criteria at 5 or more, + 0.5 * format 1 + 0.1 * 1 search of 3.
     ("rubric", ("9 9 1", "1 1 1", "9 9 9"), [2 / 3 + 0.5 + 0.1 / 3, 0.5 + 0.1 / 3, 1.5 + 0.1 / 3], 9),
@@ -95,8 +93,6 @@ def test_without_the_whole_format_the_binary_format_reward_is_zero() -> None:
 
 
 LOOKED, DONE = "<think>Let me see.</think>\n<search>why</search>", "<think>So.</think>\n<answer>8</answer>"
-
-
 NATIVE = '<tool_call>\n{"name": "search", "arguments": {"query": "why"}}\n</tool_call>'
 
 
@@ -262,23 +258,12 @@ def test_a_judge_is_shown_the_rubric_that_the_settings_name(choice: str, shown: 
     assert judge.asked.count(("rubric",)) == (choice == "query")
 
 
-def rewarded(judge: ScriptedJudge, settings: dict[str, Any], *answers: str) -> list[float | None]:
-    (found,) = reward({"reward": {"design": "arena", **settings}}, judge, rollouts(*answers)).rewards
-    return found
-
-
 def test_the_anchor_is_seeded_by_margin_zero() -> None:
     """Margins over the anchor 5: +4, -0.2, -0.1. At 0 it is the second seed, and the best meets 4.8."""
     judge = ScriptedJudge()
-    rewarded(judge, {}, "5", "9", "4.8", "4.9")
+    reward({"reward": "arena"}, judge, rollouts("5", "9", "4.8", "4.9"))
     asked = {frozenset(pair[1:]) for pair in judge.asked}
     assert {"9", "4.8"} in asked and {"4.8", "4.9"} not in asked
-
-
-def test_swiss_plays_as_many_rounds_as_halve_the_answers_to_one() -> None:
-    judge = ScriptedJudge()
-    rewarded(judge, {"topology": "swiss"}, *map(str, range(8)))
-    assert len(judge.asked) == 24
 
 
 class Fickle(ScriptedJudge):
@@ -296,15 +281,13 @@ class Fickle(ScriptedJudge):
 def test_a_final_lost_by_the_undefeated_is_played_again(reset: bool, calls: int) -> None:
     """Of two answers a wins the first match. Judged once, a wins the final as well; judged anew, b wins the final, the
     first defeat of a, and the match that decides."""
-    judge = Fickle()
-    found = rewarded(judge, {"topology": "double_elimination", "reset": reset}, "1 a", "1 b")
+    judge, settings = Fickle(), {"design": "arena", "topology": "double_elimination", "reset": reset}
+    found = reward({"reward": settings}, judge, rollouts("1 a", "1 b"))
     assert len(judge.asked) == calls
-    assert found == ([0.0, 1.0] if reset else [1.0, 0.0])
-
-
-def test_a_setting_that_would_do_nothing_is_refused() -> None:
-    with pytest.raises(ValidationError, match="only with double_elimination"):
-        SolverConfig.model_validate({"reward": {"design": "arena", "topology": "swiss", "reset": True}})
+    assert found.rewards == [[0.0, 1.0] if reset else [1.0, 0.0]]
+    if reset:
+        with pytest.raises(ValidationError, match="only with double_elimination"):
+            SolverConfig.model_validate({"reward": {**settings, "topology": "swiss"}})
 
 
 @pytest.mark.parametrize("topology", ["round_robin", "anchor", "double_elimination", "swiss"])
@@ -338,8 +321,6 @@ async def test_a_design_with_one_method_rewards_a_group_at_a_price_that_covers_i
 
 
 RIGHT = TASK.model_copy(update={"reference": "8"})
-
-
 GROUPS = [rollouts(*answers) for answers in (["8", "8"], ["1", "2"], ["8", "1"], ["3", None])]
 
 
@@ -355,16 +336,13 @@ GROUPS = [rollouts(*answers) for answers in (["8", "8"], ["1", "2"], ["8", "1"],
 def test_shares_of_right_and_wrong_are_the_verifiers(settings: dict[str, Any]) -> None:
     metrics = reward(settings, ScriptedJudge(), *GROUPS, task=RIGHT).metrics
     assert (metrics["verified"], metrics["all_right"], metrics["all_wrong"]) == (3 / 8, 1 / 4, 1 / 2)
+    assert metrics["generations"] == 8
 
 
 @pytest.mark.parametrize("settings", [{"reward": "win_rate"}, {"reward": "win_rate", "routing": "rubric"}])
 def test_without_a_verifier_there_are_no_such_shares(settings: dict[str, Any]) -> None:
     metrics = reward(settings, ScriptedJudge(), rollouts("8 8 8", "1 1 1"), task=RIGHT).metrics
     assert not {"verified", "all_right", "all_wrong"} & set(metrics)
-
-
-def test_rollouts_of_a_step_are_counted() -> None:
-    assert reward({"reward": "verifier"}, ScriptedJudge(), *GROUPS, task=RIGHT).metrics["generations"] == 8
 
 
 FILE = "gdpo_cases.json"
@@ -376,22 +354,20 @@ def test_objectives_are_summed_as_worked_out_by_hand(case: dict[str, Any]) -> No
     assert found == pytest.approx(case["expected"], abs=read_reference(FILE)["tolerance"])
 
 
-def test_a_narrow_criterion_counts_as_much_as_a_wide_one() -> None:
-    """The second criterion differs by 1 only, the first by 9: both are +-0.7071 after they are normalised."""
-    group = rollouts("9 5 1", "0 6 1")
+@pytest.mark.parametrize(
+    ("group", "ahead"),
+    [
+        # The second criterion differs by 1 only, the first by 9: both are +-0.7071 after they are normalised. Weights
+        # 3, 2 and 1; the third criterion and the format are equal. Half of the reward is the format's.
+        (rollouts("9 5 1", "0 6 1"), 0.5 * (3 - 2) / 6),
+        # The format is an objective of its own.
+        ([rollout(0, "5 5 5"), rollout(1, "5 5 5", searched=False)], 0.5),
+        # No answer scores nothing, and a failed rollout is left out.
+        ([*rollouts("9 9 9", None), rollout(2, "1 1 1", failed=True)], 1.0),
+    ],
+    ids=["narrow", "format", "missing"],
+)
+def test_every_objective_counts_as_much_as_its_weight(group: list[Rollout], ahead: float) -> None:
     (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
-    half = 0.5**0.5
-    # Weights 3, 2 and 1; the third criterion and the format are equal. Half of the reward is the format's.
-    assert found == pytest.approx([0.5 * (3 - 2) / 6 * half, -0.5 * (3 - 2) / 6 * half], abs=1e-3)
-
-
-def test_the_format_is_an_objective_of_its_own() -> None:
-    group = [rollout(0, "5 5 5"), rollout(1, "5 5 5", searched=False)]
-    (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
-    assert found == pytest.approx([0.5 * 0.5**0.5, -0.5 * 0.5**0.5], abs=1e-3)
-
-
-def test_no_answer_scores_nothing_and_a_failed_rollout_is_left_out() -> None:
-    group = [*rollouts("9 9 9", None), rollout(2, "1 1 1", failed=True)]
-    (found,) = reward({"reward": "gdpo"}, ScriptedJudge(), group).rewards
-    assert found[:2] == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-3) and found[2] is None
+    assert found[:2] == pytest.approx([ahead * 0.5**0.5, -ahead * 0.5**0.5], abs=1e-3)
+    assert found[2:] == [None] * (len(group) - 2)

@@ -162,8 +162,6 @@ def test_a_rubric_from_the_query_is_recorded_once() -> None:
 
 
 TOURNAMENT = SolverConfig.model_validate({"reward": "tournament_grpo_2_1_1"})
-
-
 OWN = Rubric(task_id="t1", criteria=(Criterion(text="first"),))
 
 
@@ -180,17 +178,15 @@ async def test_a_rubric_that_a_question_brought_is_used_and_none_is_written(pres
 
 
 @pytest.mark.parametrize("document", ["", "d1"])
-async def test_a_reference_answer_or_a_rubric_from_a_document_is_none_of_the_query(document: str) -> None:
+async def test_only_a_rubric_of_the_query_is_used_and_a_training_that_goes_on_keeps_it(document: str) -> None:
     judge, task = ScriptedJudge(), TASK.model_copy(update={"document_id": document})
     own = OWN if document else Rubric(task_id="t1", criteria=(Criterion(text="8", check=Check.BOXED),))
     rewarder = open_rewarder(TOURNAMENT, MeteredJudge(judge), len)
     await rewarder.judge_step([finished_group(task, own, rollouts("2", "1"), ("g",))], ("s",))
     assert judge.asked.count(("rubric",)) == 1 and judge.rubrics == [RUBRIC] * 4
 
-
-async def test_a_training_that_goes_on_keeps_its_rubrics() -> None:
-    judge = ScriptedJudge()
-    rewarder = open_rewarder(TOURNAMENT, MeteredJudge(judge), len)
-    rewarder.design.rubric_source.keep([RUBRIC])
-    await rewarder.judge_step([finished_group(TASK, RUBRIC, rollouts("2", "1"), ("g",))], ("s",))
-    assert ("rubric",) not in judge.asked and judge.rubrics == [RUBRIC] * 4
+    # A training that goes on keeps its rubrics.
+    later = open_rewarder(TOURNAMENT, MeteredJudge(resumed := ScriptedJudge()), len)
+    later.design.rubric_source.keep([RUBRIC])
+    await later.judge_step([finished_group(task, own, rollouts("2", "1"), ("g",))], ("s",))
+    assert ("rubric",) not in resumed.asked and resumed.rubrics == [RUBRIC] * 4
