@@ -10,8 +10,9 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.loopback import Reply, Seen, loopback
 
 Row = Mapping[str, Any]
 Answer = Callable[[str, str, Any], tuple[int, Any]]
@@ -22,36 +23,17 @@ Answer = Callable[[str, str, Any], tuple[int, Any]]
 def served(answer: Answer, *, authorization: str | None = None) -> Iterator[str]:
     """The address of a server that answers so; with an authorization, only those who show it."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def reply(seen: Seen) -> Reply:
+        if authorization is not None and seen.headers.get("Authorization") != authorization:
+            status, body = 401, {"error": "security_exception"}
+        else:
+            status, body = answer(seen.method, seen.path, json.loads(seen.body) if seen.body else None)
+        # Elasticsearch's official client refuses a server that does not say so.
+        headers = (("Content-Type", "application/json"), ("X-Elastic-Product", "Elasticsearch"))
+        return Reply(json.dumps(body).encode(), status, headers)
 
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if authorization is not None and self.headers.get("Authorization") != authorization:
-                status, reply = 401, {"error": "security_exception"}
-            else:
-                status, reply = answer(self.command, self.path, json.loads(body) if body else None)
-            data = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            # Its official client refuses a server that does not say so.
-            self.send_header("X-Elastic-Product", "Elasticsearch")
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET  # noqa: N815 - the name that the library calls
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with loopback(reply) as (port, _):
+        yield f"http://127.0.0.1:{port}"
 
 
 class RecordedElasticsearch:

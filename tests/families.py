@@ -13,6 +13,7 @@ OWN = {
     "qwen3": ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
     "olmo3": ("<think>", "</think>", "<function_calls>", "</function_calls>"),
 }
+SHIPPED = {"qwen2.5": "qwen2_5.jinja", "qwen3": "qwen3.jinja"}
 OLMO3_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -44,12 +45,12 @@ def tokenizer_of(family: str) -> Any:
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in ENDS])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in OWN[family]])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=ENDS[2], pad_token=ENDS[0])
-    fast.chat_template = OLMO3_TEMPLATE if family == "olmo3" else _shipped(family)
+    fast.chat_template = shipped_template(SHIPPED[family]) if family in SHIPPED else OLMO3_TEMPLATE
     return fast
 
 
-def _shipped(family: str) -> str:
+def shipped_template(file: str) -> str:
+    """A chat template of TRL's."""
     spec = importlib.util.find_spec("trl")
     assert spec is not None and spec.submodule_search_locations
-    name = {"qwen2.5": "qwen2_5.jinja", "qwen3": "qwen3.jinja"}[family]
-    return (Path(spec.submodule_search_locations[0]) / "chat_templates" / name).read_text("utf-8")
+    return (Path(spec.submodule_search_locations[0]) / "chat_templates" / file).read_text("utf-8")

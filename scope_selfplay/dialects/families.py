@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from scope_selfplay.base.errors import ConfigError, did_you_mean
 from scope_selfplay.dialects.turns import (
     ANSWER_TAGS,
     SEARCH_FORM,
@@ -213,14 +212,11 @@ DIALECTS = (QWEN25, QWEN3, OLMO3)
 
 
 def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto") -> Dialect:
-    """The dialect of a model family, one of `DIALECTS`. Raises ConfigError for any other name.
+    """The dialect of a model family, one of `DIALECTS`.
 
     `earlier_thinking` is a run's choice of what becomes of the thinking of earlier turns; `auto` is the family's.
     """
-    known = {family.name: family for family in DIALECTS}
-    if name not in known:
-        hint = did_you_mean(name.lower(), known, "; did you mean {}?", cutoff=0.5)
-        raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(known)}{hint}")
+    (found,) = (family for family in DIALECTS if family.name == name)
     if earlier_thinking == "auto":
-        return known[name]
-    return replace(known[name], drops_earlier_thinking=earlier_thinking == "drop")
+        return found
+    return replace(found, drops_earlier_thinking=earlier_thinking == "drop")

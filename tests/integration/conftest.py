@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from scope_selfplay.inference.codec import ChatCodec
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +20,13 @@ def random_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.integration.loop.policies import write_random_policy
 
     return write_random_policy(tmp_path_factory.mktemp("random-policy"))
+
+
+@pytest.fixture(scope="session")
+def codec(random_policy: Path) -> "ChatCodec":
+    from scope_selfplay.inference.codec import ChatCodec
+
+    return ChatCodec.load(random_policy)
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,15 @@
 TRL and transformers ship no OLMo-3 template.
 """
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.dialects.families import dialect
+from tests.families import shipped_template
 
 pytest.importorskip("transformers")
+pytest.importorskip("trl")
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -27,13 +27,6 @@ QUERIES = [
     "naïve 東京 😀",
     "a & b's",
 ]
-
-
-def shipped_template(name: str) -> str:
-    spec = importlib.util.find_spec("trl")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("trl is not installed")
-    return (Path(spec.submodule_search_locations[0]) / "chat_templates" / name).read_text("utf-8")
 
 
 def render(template: str, *messages: dict[str, Any], **options: Any) -> str:

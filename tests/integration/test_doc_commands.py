@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand, commands_of
+from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand
 from tests.exported_run import write_finished_run
 from tests.ports import free_port
 
@@ -80,16 +80,6 @@ def reason_elsewhere(command: DocCommand) -> str | None:
 @pytest.mark.parametrize("start", ELSEWHERE)
 def test_what_runs_elsewhere_is_still_in_the_documentation(start: str) -> None:
     assert [each for each in ALL if each.text.startswith(start)], "remove this line of ELSEWHERE"
-
-
-def test_a_command_is_found_in_fenced_and_in_indented_blocks(tmp_path: Path) -> None:
-    page = REPOSITORY / "docs" / "serving.md"
-    texts = [command.text for command in commands_of(page)]
-    # Continued over four lines, with a remark, and in the order of the page.
-    assert any(text.startswith("scope run --set search.url=") and "stop_after=0" in text for text in texts)
-    assert "scope index build runs/demo/corpus.jsonl index/" in texts
-    assert texts.index("scope serve-model embedded --port 8002") < len(texts) - 1
-    assert "scope math new sums" in [each.text for each in commands_of(REPOSITORY / "docs" / "math.md")]
 
 
 @pytest.mark.parametrize("name", [form for each in ALL if each.page == "README.md" for form in each.forms])

@@ -45,6 +45,8 @@ def test_every_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> No
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m scope_selfplay.cli "$@"\n')
     binary.chmod(0o755)
     page = PAGE.read_text(encoding="utf-8")
+    kinds = [kind for kind, _ in BLOCK.findall(page)]
+    assert kinds.count("sh") >= 6 and kinds.count("yaml") == 2
     for port in ("8000", "8001"):
         page = page.replace(port, str(free_port()))
     environment = {
@@ -65,12 +67,7 @@ def test_every_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> No
     assert summary["iterations"][0]["accepted"] >= 1
     assert list(summary["held_out"]) == ["S_0", "S_1"]
     records = (run / "iteration-01" / "tasks" / "candidates.jsonl").read_text().splitlines()
-    kinds = {task["type"] for record in records if (task := json.loads(record)["task"])}
-    assert kinds and kinds <= {"diagnose", "procedure", "configure", "customer_reply", "return_a_device"}
+    types = {task["type"] for record in records if (task := json.loads(record)["task"])}
+    assert types and types <= {"diagnose", "procedure", "configure", "customer_reply", "return_a_device"}
     assert "pages" not in (run / "corpus.jsonl").read_text()
     assert "Brevik Gate 4 (4.2, 4.3, 4.4): Error codes" in (run / "corpus.jsonl").read_text()
-
-
-def test_the_page_has_commands_and_files_to_run() -> None:
-    kinds = [kind for kind, _ in BLOCK.findall(PAGE.read_text(encoding="utf-8"))]
-    assert kinds.count("sh") >= 6 and kinds.count("yaml") == 2

@@ -115,11 +115,6 @@ def test_a_config_prints_as_yaml_that_reads_back(scope: Shell) -> None:
     assert (settings["seed"], settings["name"], settings["solver"]["steps"]) == (7, "2024", 3)
 
 
-def test_a_command_that_is_given_nothing_shows_its_help(scope: Shell) -> None:
-    ending = scope("prompts")
-    assert ending.code == ExitCode.USER and "Usage: scope prompts" in ending.err and "Commands:" in ending.err
-
-
 FAULTS: list[tuple[BaseException, int, str]] = [
     (StorageError("disk full; make room"), 75, "scope: disk full; make room\n"),
     (JudgeError("too many"), 75, "scope: too many\n"),

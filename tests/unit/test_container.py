@@ -94,8 +94,6 @@ def test_an_index_is_built_with_no_more_threads_than_the_container_has(
 
 
 QWEN3_1_7B = SimpleNamespace(num_hidden_layers=28, num_key_value_heads=8, head_dim=128, hidden_size=2048)
-
-
 GIB = 2**30
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.text import is_blank
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
@@ -16,41 +15,18 @@ from tests.reference_files import reference_cases
 from tests.text_work import assert_linear
 
 QWEN25, QWEN3, OLMO3 = (dialect(name) for name in ("qwen2.5", "qwen3", "olmo3"))
-
-
 TAGS = [f"<{slash}{name}>" for name in ("think", "task", "answer", "question") for slash in ("", "/")]
-
-
 TAGS += [tag for family in DIALECTS for tag in family.search_tags]
-
-
 NOTHING = TurnParts(thinking=None, query=None, task=None, answer=None)
-
-
 each_dialect = pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.name)
-
-
 families = st.sampled_from(DIALECTS)
-
 
 # Every code point, halves of surrogate pairs and NUL included.
 any_text = st.text(st.characters(codec=None, exclude_categories=()))
 
-
 tagged_text = st.lists(
     st.sampled_from(TAGS) | any_text | st.sampled_from(["{", '"', "search(query=", "\n"])
 ).map("".join)
-
-
-@pytest.mark.parametrize(("name", "meant"), [("qwen25", "qwen2.5"), ("Qwen3", "qwen3"), ("olmo-3", "olmo3")])
-def test_a_misspelt_dialect_names_the_one_that_was_meant(name: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"unknown dialect '{name}'.*did you mean {meant}\?"):
-        dialect(name)
-
-
-def test_a_dialect_like_no_other_names_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"'mistral': expected one of qwen2\.5, qwen3, olmo3$"):
-        dialect("mistral")
 
 
 @pytest.mark.parametrize(
@@ -369,9 +345,6 @@ def test_a_config_may_name_every_family_and_no_other() -> None:
     assert set(names) == {family.name for family in DIALECTS}
 
 
-TAGS += [tag for family in DIALECTS for tag in family.search_tags]
-
-
 HOSTILE_UNITS = [
     "<", " ", "\0", "\udc80", "{", "[", '"', "\\u", "</thin", "1", *TAGS,
     "<think></think>", "<answer></answer>", "<task><answer></task></answer>", "<question></question>",
@@ -379,7 +352,6 @@ HOSTILE_UNITS = [
     "<function_calls>search(query=</function_calls>", "search(query=\n",
     "<tool_call>[" + "1," * 8000 + "1]</tool_call>",
 ]  # fmt: skip
-
 
 WRAPPERS = [
     "{}",

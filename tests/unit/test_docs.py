@@ -32,7 +32,8 @@ from scope_selfplay.training.passes import RolloutShare, RowSize
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollouts
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def options_of(*commands: click.Command) -> list[str]:
@@ -65,10 +66,7 @@ def of_training() -> list[str]:
 
 
 JUDGE_PARTS = (EndpointConfig, CallConfig, NoiseConfig, CanariesConfig)
-
-
 OF_A_STEP = reward({"reward": "rubric"}, ScriptedJudge(), rollouts("1 1 1", "9 9 9")).metrics
-
 
 NAMED: dict[tuple[str, str], Iterable[str]] = {
     ("judge.md", "`{}"): [
@@ -85,8 +83,6 @@ NAMED: dict[tuple[str, str], Iterable[str]] = {
     ("rewards.md", "\n| `{}` |"): [*PRESETS, *OF_A_STEP],
     ("training.md", "`{}`"): of_training(),
 }
-
-
 """By page and form."""
 
 
@@ -110,15 +106,8 @@ def test_every_setting_of_a_design_says_what_it_means(design: str) -> None:
         assert (field.description or "").endswith("."), f"{design}.{name} has no docstring that is a sentence"
 
 
-ROOT = Path(__file__).parents[2]
-
-
-PAPERS_PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-
-
+PAPERS_PAGE = (DOCS / "papers.md").read_text(encoding="utf-8")
 PAPERS = ("SCOPE", "Tournament-GRPO", "ArenaRL", "Reasoning Arena")
-
-
 HEADER = ["mechanism", "paper", "code", "test", "deviation"]
 
 
@@ -186,21 +175,11 @@ def test_every_paper_has_mechanisms_and_none_twice(paper: str) -> None:
     assert mechanisms and len(set(mechanisms)) == len(mechanisms)
 
 
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-
-
+ARCHITECTURE = (DOCS / "architecture.md").read_text()
 LIBRARY = ROOT / "scope_selfplay"
-
-
 ROOMS = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE, re.MULTILINE)
-
-
 STATIONS = re.findall(r"^\d+\. `([\w.]+)`", ARCHITECTURE, re.MULTILINE)
-
-
 PATHS = sorted(set(re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.\w+)?)`", ARCHITECTURE)))
-
-
 TWO_PAGES = 1_200
 
 
@@ -230,17 +209,11 @@ def test_the_page_fits_on_two() -> None:
     assert len(STATIONS) == 7 and len(ARCHITECTURE.split()) <= TWO_PAGES
 
 
-REAL_MODEL = Path(__file__).parents[2] / "docs" / "real-model.md"
-
-
 @pytest.mark.parametrize(("section", "text"), sections().items())
 def test_the_page_has_the_tables_of_what_is_kept(section: str, text: str) -> None:
     opening, closing = marks_around(section)
-    shown = REAL_MODEL.read_text(encoding="utf-8").partition(opening)[2].partition(closing)[0]
+    shown = (DOCS / "real-model.md").read_text(encoding="utf-8").partition(opening)[2].partition(closing)[0]
     assert shown.strip() == text, "python -m benchmarks.real_model --parts --keep writes the page"
-
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:
@@ -254,7 +227,7 @@ def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:
 
 
 def test_the_page_shows_every_fault_survived() -> None:
-    page = (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8")
+    page = (DOCS / "reliability.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     faults = [row for row in rows if len(row) == 9 and row[0].isdecimal()]
     assert [(int(row[0]), row[1]) for row in faults] == [

@@ -83,11 +83,7 @@ def test_two_equal_winners_are_close() -> None:
 
 
 SHARES = np.array([0.1, 0.5, 0.15, 0.25])
-
-
 LOGITS = np.log(SHARES)[None, :].astype(np.float32)
-
-
 DRAWS = np.linspace(0, 0.999, 400)
 
 

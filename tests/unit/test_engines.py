@@ -19,15 +19,6 @@ from scope_selfplay.store.folder import Policy
 REQUEST = Generate((1, 2, 3), max_tokens=4)
 
 
-@pytest.mark.parametrize(
-    "other",
-    ["model.deterministic=false", "model.engine=vllm_colocated", "model.lora_rank=4"],
-)
-def test_several_sampling_processes_are_refused_where_their_tokens_would_differ(other: str) -> None:
-    with pytest.raises(ConfigError, match=r"processes \(2\) sample from whole weights .*; use processes 1"):
-        load_config(None, ["model.processes=2", other])
-
-
 def test_several_sampling_processes_are_refused_in_one_of_several_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,14 +13,10 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.training.loss import loss_of
 
 RUNS = Path(__file__).parents[2] / "k8s" / "runs"
-
-
 FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
-
 
 # What a method is made of; model, corpus, judge's place and cluster are a run's own.
 METHOD = ("search", "sampling", "challenger", "tasks", "solver", "compare")
-
 
 # How many rollouts or tokens are in work at once changes no number of the paper.
 OWN = {"micro_batch", "micro_tokens", "save_every"}
@@ -42,8 +38,6 @@ def test_a_family_runs_with_the_papers_numbers(folder: str) -> None:
 
 
 RUN_FILE = RUNS / "reasoning-arena" / "run.yaml"
-
-
 CONFIG = load_config(RUN_FILE)
 
 

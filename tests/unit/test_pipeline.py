@@ -1,8 +1,5 @@
 """A document's way to a candidate: every reason, and what each costs."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from scope_selfplay.base.values import (
     CandidateStatus,
     Criterion,
     Document,
-    Fault,
     Key,
     Passage,
     Provenance,
@@ -42,19 +38,12 @@ from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
-from scope_selfplay.run.candidate import (
-    CandidateRecords,
-    RunContext,
-    SolverTrial,
-    TaskWriter,
-    evidence_of,
-)
+from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter, evidence_of
 from scope_selfplay.search.searcher import NothingToSearch
-from tests.unit import with_added_gate
+from tests.unit.evaluation.contestants import UNREADABLE
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[2] / "prompts" / "embedded")
-
 
 SOURCE = TaskSource(
     document=Document(id="d1", title="Heron", text="About the heron."),
@@ -62,14 +51,8 @@ SOURCE = TaskSource(
     search_turns=1,
 )
 
-
 PROVENANCE = Provenance(run="r", iteration=1, stage="tasks", document_id="d1")
-
-
 ANSWER = "<answer>yes yes no</answer>"
-
-
-UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
 
 
 class Bench:
@@ -160,7 +143,6 @@ ACCEPTED, REJECTED, UNRESOLVED = (
     CandidateStatus.REJECTED,
     CandidateStatus.UNRESOLVED,
 )
-
 
 CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus, Reason]] = [
     ("inside the window", Bench, [ANSWER] * 4, proposal(), ACCEPTED, Reason.ACCEPTED),
@@ -298,8 +280,6 @@ async def test_a_task_counts_the_searches_that_were_made_for_it(searched: int) -
 
 
 WIKIPEDIA_PACK = load_pack(Path(__file__).parents[2] / "prompts" / "wikipedia")
-
-
 TASK = Task(id="t", text="Where is it?", type="long_form_qa", document_id="d", search_turns=1)
 
 
@@ -345,15 +325,3 @@ def test_reason_and_prompt_role_follow_from_the_gate() -> None:
     ]
     assert CONTRACTS[PromptRole.of_gate(Gate.SOURCE)].required == ("document", "task")
     assert list(Reason)[:6] == ["accepted", "no_task", "gate_entity", "gate_source", "gate_safety", "rubric"]
-
-
-def test_a_gate_is_added_in_one_file_and_its_prompt(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", with_added_gate.__name__, tmp_path]
-    done = subprocess.run(
-        program,
-        cwd=with_added_gate.REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(with_added_gate.REPOSITORY)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "added"), done.stderr

@@ -18,15 +18,8 @@ from scope_selfplay.run.run import Run
 from scope_selfplay.stages.work import run_stage, stage_sources, write_documents
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import Stage, StageFolder
-from tests.models import write_model
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A folder that looks like a model; opening a run loads no weights."""
-    return write_model(tmp_path / "model")
 
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:

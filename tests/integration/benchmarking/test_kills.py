@@ -40,10 +40,7 @@ from tests.word_codec import WordCodec
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 KILLS = 20
-SETTINGS = (
-    *("domain=embedded", "corpus.sample=60"),
-    *("judge.kind=model", "judge.concurrency=1"),
-)
+SETTINGS = ("domain=embedded", "corpus.sample=60", "judge.kind=model", "judge.concurrency=1")
 WORDS = "heron otter saffron Mell Rill".split()
 
 

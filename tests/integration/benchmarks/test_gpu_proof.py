@@ -41,7 +41,9 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_part_writes_its_line_in_order_and_only_those_with_vllm_are_skipped(proof: Path) -> None:
     check(proof / "results.jsonl")
-    lines = _lines(proof / "results.jsonl")
+    lines = [
+        PartLine.model_validate_json(line) for line in (proof / "results.jsonl").read_text().splitlines()
+    ]
     assert [line.part for line in lines] == [part.name for part in PARTS]
     for line in lines:
         if "vllm" in BY_NAME[line.part].packages:
@@ -54,10 +56,7 @@ def test_every_part_writes_its_line_in_order_and_only_those_with_vllm_are_skippe
             assert (line.status, line.reason) == (Status.OK, None)
             assert set(line.figures) >= FIGURES[line.part]
         assert line.machine.endswith("CPU") and {"torch", "trl", "python"} <= set(line.versions)
-
-
-def test_no_weights_are_left_behind(proof: Path) -> None:
-    assert list((proof / "work").iterdir()) == []
+    assert list((proof / "work").iterdir()) == [], "weights are left behind"
 
 
 def test_without_a_gpu_nothing_runs_and_that_is_no_failure(tmp_path: Path) -> None:
@@ -72,7 +71,3 @@ def test_the_page_has_every_part_in_order_with_its_time_and_what_it_proves() -> 
     page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text(encoding="utf-8")
     rows = [f"| `{part.name}` | {part.seconds} | {part.proves} |" for part in PARTS]
     assert "\n".join(rows) in page
-
-
-def _lines(file: Path) -> list[PartLine]:
-    return [PartLine.model_validate_json(line) for line in file.read_text().splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.cluster.stages import server_deployment, servers_of
 from scope_selfplay.store.folder import Stage
-from tests.integration.controller.loopback import Reply, loopback
+from tests.loopback import Reply, Seen, loopback
 from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = pytest.mark.integration
@@ -33,8 +33,8 @@ def test_a_server_is_restarted_only_when_nobody_gets_a_token(
     """`tokens` are those generated so far, at each look; None without metrics."""
     closed = threading.Event()
 
-    def answer(method: str) -> Reply:
-        if method == "POST":
+    def answer(seen: Seen) -> Reply:
+        if seen.method == "POST":
             return Reply() if answers or closed.wait(60) else Reply(status=500)
         if tokens is None:
             return Reply(status=404)

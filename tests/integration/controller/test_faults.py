@@ -22,11 +22,9 @@ ORDINARY = (
 
 @pytest.mark.parametrize("fault", ORDINARY)
 def test_every_third_call_fails_and_nothing_is_made_twice(
-    tmp_path: Path, fault: ApiFault, record_property: Report
+    tmp_path: Path, undisturbed: World, fault: ApiFault, record_property: Report
 ) -> None:
-    undisturbed = World(tmp_path / "undisturbed")
-    undisturbed.drive()
-    world = World(tmp_path / "disturbed")
+    world = World(tmp_path)
     world.cluster.faults = lambda call: fault if call.number % 3 == 2 else None
     assert world.drive().code is ExitCode.DONE
     record_property("injected", world.cluster.injected)

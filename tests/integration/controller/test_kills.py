@@ -15,10 +15,8 @@ Report = Callable[[str, object], None]
 
 
 def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leaves(
-    tmp_path: Path, record_property: Report
+    tmp_path: Path, undisturbed: World, record_property: Report
 ) -> None:
-    undisturbed = World(tmp_path / "undisturbed")
-    undisturbed.drive()
     expected, calls = undisturbed.end_state(), len(undisturbed.cluster.calls)
     kills = [(fault, number) for fault in (ApiFault.KILLED, ApiFault.KILLED_AFTER) for number in range(calls)]
     record_property("injected", len(kills))
@@ -29,11 +27,9 @@ def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leav
 
 
 def test_a_controller_killed_again_and_again_comes_to_the_same_end(
-    tmp_path: Path, record_property: Report
+    tmp_path: Path, undisturbed: World, record_property: Report
 ) -> None:
-    undisturbed = World(tmp_path / "undisturbed")
-    undisturbed.drive()
-    world, kills = World(tmp_path / "killed"), 0
+    world, kills = World(tmp_path), 0
     world.cluster.faults = lambda call: ApiFault.KILLED_AFTER if call.number % 13 == 12 else None
     for _ in range(100):
         try:

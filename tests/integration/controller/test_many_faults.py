@@ -21,13 +21,6 @@ DAY = 86_400.0
 AWAY = 600.0
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = World(tmp_path_factory.mktemp("undisturbed"))
-    assert world.drive().code is ExitCode.DONE
-    return world
-
-
 def records(world: World) -> dict[str, bytes]:
     """What a run leaves: its stages as they were published, and what is left in the cluster."""
     state = world.end_state()

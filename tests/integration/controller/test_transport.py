@@ -1,7 +1,6 @@
 """The real client package against a server on loopback: what it sends, and what becomes of its failures."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +8,8 @@ from typing import Any
 import pytest
 
 from scope_selfplay.driver.api import NoReply
-from tests.integration.controller.loopback import Reply, Seen, loopback
+from tests.loopback import Reply, Seen, loopback
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 kubernetes = pytest.importorskip("kubernetes", reason="needs the extra k8s")
@@ -25,7 +25,7 @@ class Server:
         self.port = 0
         self.seen: list[Seen] = []
 
-    def answer(self, method: str) -> Reply:
+    def answer(self, seen: Seen) -> Reply:
         self.answers.wait(60)
         return self.reply
 
@@ -82,11 +82,8 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(server: Server) -> No
 
 
 def test_a_refused_connection_raises_no_reply() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with pytest.raises(NoReply):
-        _send(port)
+        _send(free_port())
 
 
 def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server) -> None:

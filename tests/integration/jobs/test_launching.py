@@ -1,6 +1,5 @@
 """A training job that starts its own ranks: real processes over gloo, stopped, and gone on with as two nodes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage, read_manifest
-from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
+from tests.integration.loop.policies import write_sums
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -42,12 +41,7 @@ class Training:
     """A run whose next stage is the Solver's training, on two given tasks."""
 
     def __init__(self, root: Path) -> None:
-        policy = write_speaking_policy(root / "policy", SUMS, DIGITS)
-        tasks = root / "tasks.jsonl"
-        rows = [{"question": "3 + 4", "answer": "7"}, {"question": "6 + 6", "answer": "12"}]
-        tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
-        config = load_config(RUN_FILE, [*SETTINGS.split(), *given])
+        config = load_config(RUN_FILE, [*SETTINGS.split(), *write_sums(root).settings])
         run = open_run(config, root / "runs", Progress())
         make_tasks(run, 0)
         compare(run, 0)

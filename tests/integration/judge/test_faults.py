@@ -189,17 +189,6 @@ async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeO
 
 
 @pytest.mark.fault(3)
-async def test_an_outage_that_lasts_ends_in_typed_faults(judge_over: JudgeOver) -> None:
-    fake = FakeServer(sound)
-    fake.fault = FaultKind.RESET
-    async with judge_over(fake, patience=0.5) as judge:
-        verdicts = await grade_all(judge, answers(40))
-        later = (await judge.ask(GradeQuestion(TASK, CRITERION, "Another."))).verdict
-
-    assert {verdict.fault for verdict in [*verdicts, later]} == {Fault.UNAVAILABLE}
-
-
-@pytest.mark.fault(3)
 async def test_an_outage_stops_the_stage_with_exit_75(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.RESET

@@ -97,6 +97,7 @@ async def timed_grade(judge: ModelJudge, answer: str) -> tuple[Verdict, float]:
     return verdict, time.monotonic() - began
 
 
+@pytest.mark.fault(3)
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 async def test_an_outage_that_lasts_is_waited_for_once(pack: Pack, replicas: int) -> None:
     fakes = [FakeServer(sound) for _ in range(replicas)]

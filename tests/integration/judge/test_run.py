@@ -29,11 +29,7 @@ from tests.judges import REPOSITORY
 pytestmark = pytest.mark.integration
 
 EMBEDDED = REPOSITORY / "scope_selfplay" / "embedded"
-SMALL = [
-    "compare.given=null",
-    "compare.tasks=16",
-    "corpus.sample=300",
-]
+SMALL = ["compare.given=null", "compare.tasks=16", "corpus.sample=300"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,8 +1,10 @@
-"""Marks of every test here."""
+"""Marks of every test here, and a whole run in miniature."""
 
 from pathlib import Path
 
 import pytest
+
+from scope_selfplay.store.folder import RunFolder
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -12,3 +14,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(scope="session")
+def finished(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that nothing disturbed. Whoever changes it copies it first."""
+    from tests.integration.loop.test_run import in_child, whole_run
+
+    root = tmp_path_factory.mktemp("whole")
+    assert in_child(whole_run, speaking_policy, root) == 0
+    return RunFolder(root / "tiny")

@@ -1,9 +1,10 @@
 """Two tiny Qwen3 policies without training: one of random weights, and one that follows the protocol at random."""
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.embedded_speech import SPEECH, spoken_words
 from benchmarks.tiny_tokenizer import build_tokenizer
@@ -61,6 +62,27 @@ def write_speaking_policy(
         spoken = spoken_words(speech)
     load_transitions(model, tokenizer, speech, {**spoken, "start": ["\n"]})
     return _save(tokenizer, model, folder)
+
+
+class Sums(NamedTuple):
+    policy: Path
+    tasks: Path
+
+    @property
+    def settings(self) -> list[str]:
+        return [
+            f"model.path={self.policy}",
+            *(f"{name}={self.tasks}" for name in ("solver.tasks", "compare.given")),
+        ]
+
+
+def write_sums(folder: Path) -> Sums:
+    """A policy that says 7 in two answers of five and another digit in the others; a problem that it solves sometimes,
+    and one that it never does: flat in every group.
+    """
+    rows = [{"question": "3 + 4", "answer": "7"}, {"question": "6 + 6", "answer": "12"}]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Sums(write_speaking_policy(folder / "policy", SUMS, DIGITS), folder / "tasks.jsonl")
 
 
 def _save(tokenizer: Any, model: Any, folder: Path) -> Path:

@@ -98,6 +98,21 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     return asked
 
 
+class Killed(Exception):
+    """A training ends in the middle of a step."""
+
+
+def killed_in(last: int) -> Score:
+    """`by_member`, but for a kill in a step."""
+
+    def score(record: str, member: int, step: int) -> RewardedRollout:
+        if step == last:
+            raise Killed
+        return by_member(record, member, step)
+
+    return score
+
+
 def first_kl(job: GrpoJob) -> float:
     train_on(job, by_member)
     return float(read_rows(job.folder.metrics)[0]["kl"])

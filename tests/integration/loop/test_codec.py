@@ -23,11 +23,6 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def codec(random_policy: Path) -> ChatCodec:
-    return ChatCodec.load(random_policy)
-
-
 def special(codec: ChatCodec) -> set[int]:
     return set(codec.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"]))
 
@@ -74,21 +69,6 @@ def test_a_cut_text_fits_and_is_the_longest_beginning(codec: ChatCodec, text: st
 @settings(max_examples=40, deadline=None)
 def test_text_reads_back(codec: ChatCodec, text: str) -> None:
     assert codec.decode(codec.encode_prompt([Message("user", text)])) == f"user\n{text}\nassistant\n"
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_damaged_tokenizer_is_one_clear_error(random_policy: Path, tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(random_policy, tmp_path / "damaged")
-    (folder / name).write_text('{"broken": ')
-    with pytest.raises(CheckpointError, match="no usable tokenizer"):
-        ChatCodec.load(folder)
-
-
-def test_a_tokenizer_without_a_template_is_refused(random_policy: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(random_policy, tmp_path / "bare")
-    (folder / "chat_template.jinja").unlink()
-    with pytest.raises(CheckpointError, match="no chat template"):
-        ChatCodec.load(folder)
 
 
 def test_pickled_weights_are_not_loaded_whatever_lies_beside_them(

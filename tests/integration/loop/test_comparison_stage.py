@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import InferenceError, JudgeError, UserError
-from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
+from scope_selfplay.base.errors import JudgeError, UserError
+from scope_selfplay.base.sampling import ScriptedModel
 from scope_selfplay.base.values import (
     Comparison,
-    Fault,
     Grade,
-    Key,
     Outcome,
-    Passage,
     Role,
     Rollout,
     RolloutFault,
@@ -24,6 +21,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.contestants import Contestant
 from scope_selfplay.evaluation.evaluate import Evaluation
 from scope_selfplay.evaluation.folder import EvaluationReader
@@ -34,22 +32,17 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.run import Run
+from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.work import check_turn
 from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage, StageManifest, publish_manifest
-from tests.unit.evaluation.contestants import UNREADABLE, candidate
+from tests.unit.evaluation.contestants import UNREADABLE, answering, candidate
+from tests.unit.test_pipeline import Down
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[3] / "prompts" / "embedded")
 TASKS = 12
-
-
-class Nothing:
-    identity = "nothing"
-
-    async def search(self, query: str, topk: int) -> list[Passage]:
-        return []
 
 
 class Counting:
@@ -86,29 +79,20 @@ class Scripted(Run):
 
     @cached_property
     def context(self) -> RunContext:
-        return RunContext(self.config, self.pack, Nothing(), MeteredJudge(Counting()), ())  # type: ignore[arg-type]
+        return RunContext(self.config, self.pack, NothingToSearch(), MeteredJudge(Counting()), ())
 
     def solver(self, iteration: int) -> Policy:
         return Policy(f"S_{iteration}", self.folder.path)
 
     def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
-        from scope_selfplay.dialects.families import dialect
-
         return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
     def engine(self, policy: Policy, role: Any) -> Any:
         if policy.name in self.down:
-            return Broken()
+            return Down()
         words = self.words.get(policy.name, int(policy.name[2:]) + 1)
         answer = f"<answer>{' '.join(['word'] * words)}</answer>"
         return ScriptedModel(self.codec, lambda *_: answer, identity=policy.name)
-
-
-class Broken:
-    identity = "broken"
-
-    async def generate(self, request: Generate, key: Key) -> Sample:
-        raise InferenceError("engine down")
 
 
 def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
@@ -262,18 +246,8 @@ def test_answers_that_an_engine_failed_at_are_made_on_the_next_try(tmp_path: Pat
     folder = run.folder.stage(1, Stage.COMPARE)
     folder.path.mkdir(parents=True)
     names = [f"t{number}" for number in range(TASKS)]
-    failed = [
-        Rollout(
-            id=f"old-{name}",
-            role="solver",  # type: ignore[arg-type]
-            checkpoint="S_1",
-            subject_id=name,
-            turns=(),
-            status=RolloutStatus.FAILED,
-            fault=RolloutFault.ENGINE,
-        )
-        for name in names
-    ]
+    down = {"fault": RolloutFault.ENGINE}
+    failed = [answering("S_1", name, None, RolloutStatus.FAILED).model_copy(update=down) for name in names]
     write_records(folder.rollouts, failed)
     write_records(folder.grades, [Grade(rollout_id=each.id, verdicts=(), score=None) for each in failed])
     compare(run, 1)
@@ -327,9 +301,3 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list
         # The same run without the rule goes on.
         free = run_of(tmp_path, "compare.stop=never")
         assert free.config.hash == run.config.hash and free.stop_reason(1) is None
-
-
-def test_every_fault_is_counted_once() -> None:
-    fault = Verdict(value=None, fault=Fault.TIMED_OUT)
-    assert not Grade(rollout_id="r", verdicts=(fault, Verdict(value=True)), score=1.0).is_whole
-    assert Grade(rollout_id="r", verdicts=(Verdict(value=False),), score=0.0).is_whole

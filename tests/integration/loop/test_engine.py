@@ -31,11 +31,6 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def codec(random_policy: Path) -> ChatCodec:
-    return ChatCodec.load(random_policy)
-
-
-@pytest.fixture(scope="module")
 def model(random_policy: Path) -> Any:
     return load_model(random_policy)
 

@@ -10,12 +10,16 @@ from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.inference.checkpoints import load_model, policy_path, stored_dtype
 from scope_selfplay.store.folder import weights_hash
 from scope_selfplay.training import checkpoint
-from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import by_member, job_of, same, train_on, weights_of, with_model
-
-
-class Killed(Exception):
-    pass
+from tests.integration.loop.seam import (
+    Killed,
+    by_member,
+    job_of,
+    killed_in,
+    same,
+    train_on,
+    weights_of,
+    with_model,
+)
 
 
 @pytest.fixture
@@ -80,14 +84,9 @@ def test_training_from_bfloat16_goes_on_exactly_after_a_kill(half_policy: Path, 
     def job(name: str) -> Any:
         return with_model(job_of(half_policy, tmp_path / name, steps=3, learning_rate=1e-6), exact)
 
-    def kill(record: str, member: int, step: int) -> RewardedRollout:
-        if step == 2:
-            raise Killed
-        return by_member(record, member, step)
-
     train_on(job("whole"), by_member)
     with pytest.raises(Killed):
-        train_on(job("killed"), kill)
+        train_on(job("killed"), killed_in(2))
     assert [step for _, step in train_on(job("killed"), by_member)] == [2]
     assert same(tmp_path / "whole" / "checkpoint", tmp_path / "killed" / "checkpoint")
 

@@ -19,10 +19,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import config_of, in_child
 from tests.kills import die_before_write
 
-FEW = (
-    *("compare.tasks=2", "tasks.max_candidates=10", "tasks.in_flight=3"),
-    "corpus.sample=150",
-)
+FEW = ("compare.tasks=2", "tasks.max_candidates=10", "tasks.in_flight=3", "corpus.sample=150")
 
 
 def make_held_out_in_process(policy: Path, root: Path, kill_before: int | None) -> None:

@@ -1,6 +1,7 @@
 """One bit of a finished run is flipped at a time: it is refused by name, or changes nothing."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -12,9 +13,9 @@ from scope_selfplay.base.errors import ScopeError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.run.begin import open_run
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.served_runs import records
-from tests.integration.loop.test_run import config_of, in_child, whole_run
+from tests.integration.loop.test_run import config_of, in_child
 
 # Of a run that has ended. Corpus and index are compared when a search is opened.
 UNREAD = {
@@ -58,9 +59,9 @@ def flip_in_process(policy: Path, root: Path, count: int, said: Path) -> None:
 
 @pytest.mark.fault(8)
 def test_a_flipped_bit_is_refused_or_changes_nothing(
-    speaking_policy: Path, tmp_path: Path, counts: FaultCounts
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
-    assert in_child(whole_run, speaking_policy, tmp_path / "runs") == 0
+    shutil.copytree(finished.path, tmp_path / "runs" / "tiny", symlinks=True)
     said = tmp_path / "said"
     assert in_child(flip_in_process, speaking_policy, tmp_path / "runs", points(30, 100), said) == 0
     found = json.loads(said.read_text())

@@ -12,7 +12,7 @@ from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from tests.integration.loop.test_run import config_of
 
-FROZEN = "challenger.freeze_after=1"
+FROZEN = ("challenger.freeze_after=1", "compare.stop=never")
 
 
 def made_in(folder: RunFolder, iteration: int) -> list[tuple[str, str, float | None]]:
@@ -25,20 +25,15 @@ def manifests(folder: RunFolder) -> dict[str, bytes]:
 
 
 def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
-    speaking_policy: Path, tmp_path: Path
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
 ) -> None:
     """Figure 3: both conditions share iteration 1."""
-    settings = ("compare.stop=never", "name=tiny")
-    one = config_of(speaking_policy, *settings, "iterations=1")
-    run_all(open_run(one, tmp_path / "co-evolving", Progress()))
-    source = RunFolder(tmp_path / "co-evolving" / "tiny")
-    before = manifests(source)
-    config = load_config(source.config, [FROZEN, "iterations=2"])
-    made = fork_run(source.path, tmp_path / "forked", config, after=1)
+    before = manifests(finished)
+    made = fork_run(finished.path, tmp_path / "forked", load_config(finished.config, FROZEN), after=1)
     summary = run_all(open_run(load_config(made.folder / "run.yaml"), tmp_path / "forked", Progress()))
     forked = RunFolder(made.folder)
     assert summary["shared"] == {"run": "tiny", "after": 1}
-    assert manifests(source) == before
+    assert manifests(finished) == before
     assert not forked.stage(2, Stage.CHALLENGER).path.exists()
     (writer,) = {
         each.provenance.challenger
@@ -46,7 +41,7 @@ def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
     }
     assert writer.startswith("C_1-")
 
-    run_all(open_run(config_of(speaking_policy, *settings, FROZEN), tmp_path / "from-the-start", Progress()))
+    run_all(open_run(config_of(speaking_policy, *FROZEN), tmp_path / "from-the-start", Progress()))
     alone = RunFolder(tmp_path / "from-the-start" / "tiny")
     assert [made_in(forked, number) for number in (0, 1, 2)] == [
         made_in(alone, number) for number in (0, 1, 2)

@@ -1,6 +1,7 @@
 """The Solver learns from questions that a user brings; no Challenger takes part."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scope_selfplay import DEFAULT_CONFIG
@@ -9,18 +10,26 @@ from scope_selfplay.base.values import Candidate, Criterion, Grade, Rollout, Rub
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.integration.loop.test_run import config_of
 
 
-def world_questions(policy: Path, root: Path) -> list[str]:
+def world_questions(folder: RunFolder) -> list[str]:
     """Questions that the judge of the embedded world can write a rubric for."""
-    run = open_run(config_of(policy, "name=source"), root, Progress())
-    make_tasks(run, 0)
-    kept = read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
+    kept = read_records(folder.stage(0, Stage.TASKS).candidates, Candidate)
     return [each.task.text for each in kept if each.task]
+
+
+def given(
+    lines: Sequence[Mapping[str, object]], policy: Path, root: Path, progress: Progress, *more: str
+) -> Run:
+    file = root / "questions.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = [f"solver.tasks={file}", "name=given", "compare.stop=never", *more]
+    return open_run(config_of(policy, *settings), root, progress)
 
 
 def trained_on(folder: RunFolder, iteration: int) -> set[str]:
@@ -39,20 +48,16 @@ def test_a_task_that_nobody_searched_for_counts_no_search_and_lacks_no_evidence(
 
 
 def test_questions_with_and_without_rubric_are_trained_on_in_turn(
-    speaking_policy: Path, tmp_path: Path
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
 ) -> None:
-    alone = world_questions(speaking_policy, tmp_path)[:2]
+    alone = world_questions(finished)[:2]
     lines: list[dict[str, object]] = [{"question": text, "id": f"alone-{n}"} for n, text in enumerate(alone)]
     lines += [
         {"question": f"What is {n}?", "rubric": ["Names a river.", "Says when."], "id": f"own-{n}"}
         for n in range(6)
     ]
-    file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     said: list[str] = []
-    settings = [f"solver.tasks={file}", "name=given", "compare.stop=never"]
-    config = config_of(speaking_policy, *settings)
-    run_all(open_run(config, tmp_path, LineProgress(said.append)))
+    run_all(given(lines, speaking_policy, tmp_path, LineProgress(said.append)))
     folder = RunFolder(tmp_path / "given")
     assert (
         not folder.stage(1, Stage.CHALLENGER).path.exists() and not folder.stage(1, Stage.TASKS).path.exists()
@@ -73,14 +78,11 @@ def test_questions_with_and_without_rubric_are_trained_on_in_turn(
 
 
 def test_a_training_that_goes_on_grades_by_the_rubrics_that_it_wrote_before(
-    speaking_policy: Path, tmp_path: Path
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
 ) -> None:
-    texts = world_questions(speaking_policy, tmp_path)[:4]
-    file = tmp_path / "questions.jsonl"
+    texts = world_questions(finished)[:4]
     rows = [{"question": text, "id": f"alone-{n}"} for n, text in enumerate(texts)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = [f"solver.tasks={file}", "name=given", "iterations=1", "compare.stop=never"]
-    run = open_run(config_of(speaking_policy, *settings), tmp_path, Progress())
+    run = given(rows, speaking_policy, tmp_path, Progress(), "iterations=1")
     folder = run.folder.stage(1, Stage.SOLVER)
     folder.path.mkdir(parents=True)
     before = [Rubric(task_id=row["id"], criteria=(Criterion(text="Names a river."),)) for row in rows]

@@ -13,13 +13,14 @@ from scope_selfplay.config.run import LINEAR_LAYERS
 from scope_selfplay.training.engines import whole_weights
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import load
-from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
+    Killed,
     NoEngine,
     by_member,
     first_kl,
     furthest,
     job_of,
+    killed_in,
     loop_of,
     same,
     train_on,
@@ -96,15 +97,10 @@ def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
 
 
 def test_a_killed_training_of_an_adapter_ends_with_the_same_bits(random_policy: Path, tmp_path: Path) -> None:
-    def stop(record: str, member: int, step: int) -> RewardedRollout:
-        if step == 2:
-            raise KeyError("killed")
-        return by_member(record, member, step)
-
     whole, killed = (adapted(random_policy, tmp_path / name, steps=3) for name in ("whole", "killed"))
     train_on(whole, by_member)
-    with pytest.raises(KeyError):
-        train_on(killed, stop)
+    with pytest.raises(Killed):
+        train_on(killed, killed_in(2))
     assert [step for _, step in train_on(killed, by_member)] == [2]
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
         one, two = (job.folder.checkpoint / file for job in (whole, killed))

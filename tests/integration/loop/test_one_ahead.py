@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import ConfigError, OutsideError
-from scope_selfplay.config.load import load_config
+from scope_selfplay.base.errors import OutsideError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import NoEngine, by_member, job_of, loop_of, same, train_on
+from tests.integration.loop.seam import Killed, NoEngine, by_member, job_of, loop_of, same, train_on
 
 
 class Watching(NoEngine):
@@ -73,9 +72,6 @@ def test_what_fails_ahead_ends_the_training_when_its_step_comes(random_policy: P
 
 
 def test_a_killed_training_goes_on_with_every_step_once(random_policy: Path, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
     def stop(step: int, line: dict[str, Any], accounts: Any) -> None:
         if step == 3:
             raise Killed
@@ -86,10 +82,3 @@ def test_a_killed_training_goes_on_with_every_step_once(random_policy: Path, tmp
     asked = train_on(resumed, by_member)
     assert [step for _, step in asked] == [2, 3]
     assert [line["step"] for line in read_rows(resumed.folder.metrics)] == [1, 2, 3, 4]
-
-
-def test_an_engine_that_sleeps_in_the_update_cannot_sample_beside_it() -> None:
-    with pytest.raises(
-        ConfigError, match=r"overlap \(1\) samples beside the update, in which model.engine vllm"
-    ):
-        load_config(None, ["solver.overlap=1", "model.engine=vllm_colocated"])

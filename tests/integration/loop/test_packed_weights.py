@@ -17,7 +17,6 @@ from scope_selfplay.inference.slots import SlotCache, can_pack, frozen_copy, pac
 
 NEVER = Stops(frozenset(), ())
 
-
 needs_units = pytest.mark.skipif(
     not can_pack(torch.device("cpu")), reason="this CPU computes in bfloat16 no faster than in float32"
 )

@@ -81,13 +81,8 @@ def test_arenarl_runs_with_its_own_settings(policy: Path, tmp_path: Path, domain
 
 @pytest.mark.parametrize("reward", ["arenarl", "arenarl_pointwise"])
 def test_arenarl_writes_without_tools(policy: Path, tmp_path: Path, reward: str) -> None:
-    changes = (
-        "domain=open-writing",
-        "solver.max_search_turns=0",
-        f"solver.reward={reward}",
-        "solver.loss=gspo",
-    )
-    stage = run_small("arenarl", policy, tmp_path, *changes).stage(1, Stage.SOLVER)
+    changes = "domain=open-writing solver.max_search_turns=0 solver.loss=gspo".split()
+    stage = run_small("arenarl", policy, tmp_path, *changes, f"solver.reward={reward}").stage(1, Stage.SOLVER)
     assert stage.manifest is not None
     scales = {each.scale for each in read_records(stage.scores, Score)} if stage.scores.exists() else set()
     assert scales == ({"answer"} if reward == "arenarl_pointwise" else set())

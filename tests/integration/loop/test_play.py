@@ -1,6 +1,7 @@
 """A person in the policy's place, over a real run: the run's prompts, searches, budgets and judge; records of use."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,21 +23,24 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
 from scope_selfplay.store.reader import RunReader
 
-SETTINGS = [
-    "model.processes=1",
-    "compare.given=null",
-    "compare.tasks=3",
-    "corpus.sample=200",
-    "name=played",
-]
+SETTINGS = "model.processes=1 compare.given=null compare.tasks=3 corpus.sample=200 name=played".split()
+
+
+def opened(root: Path) -> Run:
+    return open_run(load_config(DEFAULT_CONFIG, SETTINGS), root, Progress())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    make_tasks(opened(root), 0)
+    return root
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(made: Path, tmp_path: Path) -> Run:
     """A run that has made its held-out tasks and nothing else."""
-    opened = open_run(load_config(DEFAULT_CONFIG, SETTINGS), tmp_path / "runs", Progress())
-    make_tasks(opened, 0)
-    return opened
+    return opened(shutil.copytree(made, tmp_path / "runs"))
 
 
 def play(run: Run, *words: str, replies: list[str]) -> Result:

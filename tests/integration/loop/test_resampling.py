@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.config.load import load_config
 from scope_selfplay.rewards.measures import Greatest, Mean, Total, joined_values
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler
@@ -115,10 +113,3 @@ def test_a_training_learns_from_what_came_in_place_of_flat_groups(
     assert same(folders[0].checkpoint, random_policy) and not same(folders[1].checkpoint, random_policy)
     assert [line["zero_variance"] for line in flat] == [1.0, 1.0]
     assert all(line["zero_variance"] < 1.0 and line["resampled"] > 0 for line in found)
-
-
-def test_a_budget_of_a_step_is_not_spent_twice() -> None:
-    with pytest.raises(ConfigError, match=r"resample \(2\) would spend routing.budget \(40\)"):
-        load_config(
-            None, ["solver.resample=2", "solver.reward=live", "solver.routing={by: rubric, budget: 40}"]
-        )

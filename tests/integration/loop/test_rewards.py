@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.embedded_speech import write_tasks
-from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Score, Selection
+from scope_selfplay.base.values import Comparison, Grade, Rollout, Score, Selection
 from scope_selfplay.config.load import load_config
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import train_solver
-from scope_selfplay.store.files import read_records, read_rows, write_records
+from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage, StageFolder
 
 SETTINGS = """
@@ -83,19 +82,3 @@ def recorded_calls(folder: StageFolder) -> int:
     said = [each.verdict for each in (*selections, *scores)]
     assert all(each is not None and each.reasoning for each in said)
     return verdicts + len(comparisons) + sum(each is not None and each.attempts > 0 for each in said)
-
-
-def test_references_that_were_taken_away_since_the_run_began_are_missed(
-    speaking_policy: Path, tasks: Path, tmp_path: Path
-) -> None:
-    given = tmp_path / "given.jsonl"
-    given.write_bytes(tasks.read_bytes())
-    bare = [
-        each.model_copy(update={"task": each.task.model_copy(update={"reference": None})})
-        for each in read_records(tasks, Candidate)
-        if each.task
-    ]
-    run = open_with(speaking_policy, tmp_path, "verifier", f"solver.tasks={given}", "solver.reward=verifier")
-    write_records(given, bare)
-    with pytest.raises(ConfigError, match="2 of 2 tasks have none"):
-        train_solver(run, 1)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout
 from scope_selfplay.config.load import load_config
@@ -53,14 +51,6 @@ def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], No
 
 def whole_run(policy: Path, root: Path) -> None:
     run_all(open_run(config_of(policy), root, Progress()))
-
-
-@pytest.fixture(scope="module")
-def finished(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that nothing disturbed."""
-    root = tmp_path_factory.mktemp("whole")
-    assert in_child(whole_run, speaking_policy, root) == 0
-    return RunFolder(root / "tiny")
 
 
 def summary_of(folder: RunFolder) -> Any:

@@ -19,8 +19,6 @@ import torch
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Message, Sample
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
@@ -28,8 +26,8 @@ from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.processes import SamplingProcesses, SpreadModel
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.store.folder import RunFolder, Stage
-from tests.integration.loop.test_run import SETTINGS
+from scope_selfplay.store.folder import RunFolder
+from tests.integration.loop.test_run import config_of
 
 OPTIONS: dict[str, Any] = {"slots": 8, "max_length": 160}
 
@@ -40,11 +38,6 @@ def processes() -> Iterator[SamplingProcesses]:
     yield started
     started.close()
     assert not any(alive(worker.pid) for worker in started.workers)
-
-
-@pytest.fixture(scope="module")
-def codec(random_policy: Path) -> ChatCodec:
-    return ChatCodec.load(random_policy)
 
 
 @pytest.fixture
@@ -155,41 +148,19 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals) -> 
     assert not alive(worker)
 
 
-def config_of(policy: Path, *overrides: str) -> RunConfig:
-    return load_config(None, [*SETTINGS.split(), f"model.path={policy}", *overrides])
-
-
 def test_a_run_in_two_processes_keeps_the_records_of_one(
-    speaking_policy: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folders = []
-    for count in (1, 2):
-        run_all(
-            open_run(
-                config_of(speaking_policy, f"model.processes={count}"), tmp_path / str(count), Progress()
-            )
-        )
-        folders.append(RunFolder(tmp_path / str(count) / "tiny"))
+    run_all(open_run(config_of(speaking_policy, "model.processes=2"), tmp_path, Progress()))
     assert capfd.readouterr().out == ""
-    stages = [
-        (0, Stage.TASKS),
-        (1, Stage.CHALLENGER),
-        (1, Stage.TASKS),
-        (1, Stage.SOLVER),
-        (1, Stage.COMPARE),
-    ]
     compared = 0
-    for iteration, stage in stages:
-        one, two = (folder.stage(iteration, stage) for folder in folders)
-        for path in sorted(one.path.rglob("*.jsonl")):
-            other = two.path / path.relative_to(one.path)
-            if path.name == "metrics.jsonl":
-                assert list(map(timeless, read_rows(path))) == list(map(timeless, read_rows(other)))
-            else:
-                assert path.read_bytes() == other.read_bytes(), path
-            compared += 1
-        for path in one.path.rglob("*.safetensors"):
-            assert path.read_bytes() == (two.path / path.relative_to(one.path)).read_bytes(), path
+    for path in sorted(finished.path.glob("iteration-*/[!.]*/**/*")):
+        other = tmp_path / "tiny" / path.relative_to(finished.path)
+        if path.name == "metrics.jsonl":
+            assert list(map(timeless, read_rows(path))) == list(map(timeless, read_rows(other)))
+        elif path.suffix in (".jsonl", ".safetensors"):
+            assert path.read_bytes() == other.read_bytes(), path
+        compared += path.suffix == ".jsonl"
     assert compared >= 10
 
 

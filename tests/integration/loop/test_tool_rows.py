@@ -10,13 +10,7 @@ from scope_selfplay.base.values import Document
 from scope_selfplay.config.base import OpenConfig
 from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.search.tools import (
-    Tool,
-    ToolBudget,
-    ToolResult,
-    ToolSpec,
-    open_tool,
-)
+from scope_selfplay.search.tools import Tool, ToolBudget, ToolResult, ToolSpec, open_tool
 from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
 from tests.families import tokenizer_of
 from tests.integration.loop.test_token_rows import FOUND, OPENINGS, TURNS, Orsk, ids_of, played

@@ -1,7 +1,6 @@
 """A cold start on trajectories from outside: read, written by the policy's template, learnt by several processes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -174,27 +173,16 @@ def test_the_job_trains_on_files_for_three_epochs_in_one_process_or_two(
     file, out = tmp_path / "lines.jsonl", tmp_path / "m0"
     turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "At the dam."}]
     file.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(8)))
-    command = [sys.executable, "-m", "jobs", "warm-start", "--start", str(random_policy)]
-    command += [
-        "--out",
-        str(out),
-        "--trajectories",
-        str(file),
-        "--epochs",
-        "3",
-        "--batch",
-        "4",
-        "--micro-batch",
-        "2",
-    ]
-    command += ["--learning-rate", "1e-2", "--processes", processes]
-    job = subprocess.run(
-        command, cwd=REPOSITORY, env={**os.environ}, capture_output=True, text=True, timeout=500
-    )
-    assert job.returncode == 0, job.stderr
-    assert "8 trajectories, 8 rows" in job.stderr and "in 6 steps" in job.stderr
+    places = ["--start", str(random_policy), "--out", str(out), "--trajectories", str(file)]
+    settings = f"--epochs 3 --batch 4 --micro-batch 2 --learning-rate 1e-2 --processes {processes}"
+    command = [sys.executable, "-m", "jobs", "warm-start", *places, *settings.split()]
+
+    def job() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=500)
+
+    done = job()
+    assert done.returncode == 0, done.stderr
+    assert "8 trajectories, 8 rows" in done.stderr and "in 6 steps" in done.stderr
     assert policy_path(str(out)) == out and not same(out, random_policy)
-    again = subprocess.run(
-        command, cwd=REPOSITORY, env={**os.environ}, capture_output=True, text=True, timeout=500
-    )
+    again = job()
     assert again.returncode == 0 and "is there already" in again.stderr

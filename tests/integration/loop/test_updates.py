@@ -6,22 +6,10 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.config.load import load_config
-from scope_selfplay.config.training import check_shares
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import (
-    BATCH,
-    GROUP,
-    by_member,
-    furthest,
-    job_of,
-    loop_of,
-    same,
-    train_on,
-)
+from tests.integration.loop.seam import BATCH, GROUP, by_member, furthest, job_of, loop_of, same, train_on
 
 CLOSE = 5e-5
 
@@ -55,17 +43,6 @@ def test_clips_bind_where_the_policy_has_left_the_one_that_sampled(
     # One step of Adam moves a weight by the learning rate at most.
     moved = [furthest(job.folder.checkpoint, random_policy) for job in (one, four)]
     assert moved[0] <= 2.02e-2 and 2.5e-2 < moved[1] <= 8.08e-2
-
-
-def test_updates_are_of_as_many_groups_each() -> None:
-    with pytest.raises(ConfigError, match=r"updates \(3\) must divide the groups of a step, batch \(256\)"):
-        load_config(None, ["solver.updates=3"])
-    settings = load_config(None, ["solver.updates=128", "challenger.updates=1"]).solver
-    assert check_shares(settings, 2) == 128
-    with pytest.raises(
-        ConfigError, match=r"updates \(128\) must divide the 64 groups that each of 4 processes"
-    ):
-        check_shares(settings, 4)
 
 
 def half_flat(record: str, member: int, step: int) -> RewardedRollout:

@@ -1,8 +1,6 @@
 """Reasoning Arena end to end: CISPO on verified rewards, and a live tournament for the groups that these leave flat."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +23,8 @@ from scope_selfplay.stages.train import train_solver
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from scope_selfplay.training.loss import loss_of
-from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
+from tests.integration.loop.policies import Sums, write_sums
+from tests.integration.serving.threads import in_thread
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -41,18 +39,8 @@ SMALL = """
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Says 7 in two answers of five, another digit in the others."""
-    return write_speaking_policy(tmp_path_factory.mktemp("sums"), SUMS, DIGITS)
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One problem that the policy solves sometimes, and one that it never does: flat in every group."""
-    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
-    rows = [{"question": "3 + 4", "answer": "7"}, {"question": "6 + 6", "answer": "12"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Sums:
+    return write_sums(tmp_path_factory.mktemp("sums"))
 
 
 def prefer_the_greater(request: ServedRequest) -> ServedReply:
@@ -69,37 +57,17 @@ def _whole(fenced: Fenced) -> str:
 
 @pytest.fixture(scope="module")
 def judge_url() -> Iterator[str]:
-    started, done = threading.Event(), threading.Event()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with FakeServer(prefer_the_greater).serving() as url:
-            urls.append(url)
-            started.set()
-            while not done.is_set():
-                await asyncio.sleep(0.02)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(60)
-    yield urls[0]
-    done.set()
-    thread.join()
+    with in_thread(FakeServer(prefer_the_greater).serving()) as url:
+        yield url
 
 
 @pytest.mark.parametrize("config", [ARENA_FILE, CLUSTER_FILE], ids=lambda file: file.parent.name)
 def test_flat_groups_go_to_a_live_tournament_and_the_others_keep_their_verified_rewards(
-    policy: Path, tasks: Path, judge_url: str, tmp_path: Path, config: Path
+    sums: Sums, judge_url: str, tmp_path: Path, config: Path
 ) -> None:
-    overrides = [*SMALL.split(), f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
-    overrides += [
-        "judge.kind=model",
-        f"judge.endpoint.base_url={judge_url}",
-        f"judge.endpoint.model={FAKE_MODEL}",
-    ]
-    run = open_run(load_config(config, overrides), tmp_path, Progress())
-    loss = loss_of(run.config.solver)
-    assert (run.config.solver.loss, loss.clip_low, loss.clip_high) == ("cispo", 1.0, 2.0)
+    judge = ["judge.kind=model", f"judge.endpoint.base_url={judge_url}", f"judge.endpoint.model={FAKE_MODEL}"]
+    run = open_run(load_config(config, [*SMALL.split(), *sums.settings, *judge]), tmp_path, Progress())
+    assert run.config.solver.loss == "cispo"
     train_solver(run, 1)
     folder = run.folder.stage(1, Stage.SOLVER)
     first, second = read_rows(folder.metrics)
@@ -114,21 +82,19 @@ def test_flat_groups_go_to_a_live_tournament_and_the_others_keep_their_verified_
     assert comparisons and all(each.outcome is not None for each in comparisons)
     compared = {rollouts[name].subject_id for each in comparisons for name in (each.first_id, each.second_id)}
     assert len(rollouts) == 16 and compared
-    trained, start = (path / "model.safetensors" for path in (folder.checkpoint, policy))
+    trained, start = (path / "model.safetensors" for path in (folder.checkpoint, sums.policy))
     assert trained.read_bytes() != start.read_bytes()
 
 
 def test_a_run_on_verified_rewards_needs_no_judge_and_ends_with_its_comparison(
-    policy: Path, tasks: Path, tmp_path: Path
+    sums: Sums, tmp_path: Path
 ) -> None:
-    overrides = [*SMALL.split(), f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
-    run = open_run(load_config(RUN_FILE, overrides), tmp_path, Progress())
+    run = open_run(load_config(RUN_FILE, [*SMALL.split(), *sums.settings]), tmp_path, Progress())
     summary = run_all(run)
     folder = run.folder.stage(1, Stage.SOLVER)
     rows = read_rows(folder.metrics)
-    references = {
-        each.task.id: each.task.reference or "" for each in read_given_tasks(str(tasks)) if each.task
-    }
+    given = [each.task for each in read_given_tasks(str(sums.tasks)) if each.task]
+    references = {task.id: task.reference or "" for task in given}
     rollouts = read_records(folder.rollouts, Rollout)
     verified = [boxed_reward(each.answer or "", references[each.subject_id]) or 0.0 for each in rollouts]
     assert len(verified) == 16 and 0.0 < sum(verified) < 16.0

@@ -35,17 +35,6 @@ async def test_the_handshake_refuses_another_index(running: Running, index_folde
                 pass
 
 
-async def test_the_token_is_sent_and_a_missing_one_is_refused_at_once(
-    running: Running, index_folder: Path
-) -> None:
-    async with running(index_folder, token="secret") as url:
-        async with HttpSearcher(url, token="secret") as searcher:
-            assert await searcher.search("town7", 1)
-        with pytest.raises(SearchError, match="401"):
-            async with HttpSearcher(url):
-                pass
-
-
 class Peer:
     """A server whose /retrieve answers are scripted; the last one repeats."""
 

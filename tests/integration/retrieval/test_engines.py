@@ -54,6 +54,12 @@ class Engine:
         return open_retriever(settings, DOCUMENTS, RunFolder(folder), lambda fault: None)
 
 
+def elasticsearch(
+    url: str, name: str = "elasticsearch", add: Callable[[Sequence[Row]], None] = print
+) -> Engine:
+    return Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, add, "a")
+
+
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("encoder") / "tiny-e5"
@@ -66,7 +72,7 @@ def engine(request: pytest.FixtureRequest, encoder: str) -> Iterator[Engine]:
     if name in ("elasticsearch", "opensearch"):
         recorded = RecordedElasticsearch(ROWS)
         with served(recorded) as url:
-            yield Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, recorded.rows.extend, "a")
+            yield elasticsearch(url, name, recorded.rows.extend)
         return
     pytest.importorskip("qdrant_client", reason="Qdrant's local mode needs qdrant-client")
     local = LocalQdrant(ROWS, open_query_encoder(encoder).vector)
@@ -157,10 +163,8 @@ def test_settings_that_do_not_fit_the_index_are_named(
     engine: Engine, tmp_path: Path, wrong: dict[str, Any], said: str | None
 ) -> None:
     if said is None:
-        assert (
-            found(engine.open(tmp_path / "run", engine=wrong), "Orsk is a town below a dam.", 1)[0].title
-            == ""
-        )
+        (passage,) = found(engine.open(tmp_path / "run", engine=wrong), "Orsk is a town below a dam.", 1)
+        assert passage.title == ""
         return
     with pytest.raises((ConfigError, RunMismatchError), match=re.escape(said)):
         whole(engine.open(tmp_path / "run", engine=wrong), engine.first_id)
@@ -179,7 +183,7 @@ def test_each_engine_gets_its_kind_of_key(
     name: str, key: str, authorization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(RecordedElasticsearch(ROWS), authorization=authorization) as url:
-        engine = Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, lambda rows: None, "a")
+        engine = elasticsearch(url, name)
         with pytest.raises(ConfigError, match=r"search\.api_key_env"):
             engine.open(tmp_path / "run")
         monkeypatch.setenv("ENGINE_KEY", key)
@@ -188,8 +192,7 @@ def test_each_engine_gets_its_kind_of_key(
 
 def test_an_engine_that_goes_away_is_an_outage(tmp_path: Path) -> None:
     with served(RecordedElasticsearch(ROWS)) as url:
-        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
-        searcher = Engine(settings, lambda rows: None, "a").open(tmp_path / "run", outage=0.3)
+        searcher = elasticsearch(url).open(tmp_path / "run", outage=0.3)
     with pytest.raises(SearchError, match=r"gave up after .* run the same command again"):
         found(searcher, "Orsk")
 
@@ -203,8 +206,7 @@ def test_an_answer_of_another_shape_is_a_fault_and_no_empty_result(answer: Any, 
 
     broken_now = False
     with served(broken) as url:
-        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
-        searcher = Engine(settings, lambda rows: None, "a").open(tmp_path / "run")
+        searcher = elasticsearch(url).open(tmp_path / "run")
         broken_now = True
         with pytest.raises(SearchError, match="another shape"):
             found(searcher, "Orsk")
@@ -214,13 +216,11 @@ def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) ->
     official = pytest.importorskip("elasticsearch", reason="needs the package elasticsearch")
     recorded = RecordedElasticsearch(ROWS)
     with served(recorded) as url:
-        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
-        ours = found(Engine(settings, lambda rows: None, "a").open(tmp_path / "run"), "Orsk town")
+        ours = found(elasticsearch(url).open(tmp_path / "run"), "Orsk town")
         asked = recorded.asked[-1]
         with official.Elasticsearch(url) as client:
-            query = {
-                "multi_match": {"query": "Orsk town", "fields": ["title", "text"], "type": "cross_fields"}
-            }
+            asking = {"query": "Orsk town", "fields": ["title", "text"], "type": "cross_fields"}
+            query = {"multi_match": asking}
             theirs = client.search(index="wiki", query=query, size=3, allow_partial_search_results=False)
             assert recorded.asked[-1] == asked
             assert client.count(index="wiki")["count"] == 4
@@ -229,9 +229,7 @@ def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) ->
 
 
 def test_the_commands_take_an_engine_like_any_retriever(engine: Engine, tmp_path: Path) -> None:
-    options = [
-        *("--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.sample=32"),
-    ]
+    options = ["--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.sample=32"]
     tried = CliRunner().invoke(cli, ["tools", "try", "search", '{"query": "Orsk is a town"}', *options])
     assert tried.exit_code == 0, tried.output
     assert "Orsk: Orsk is a town below a dam." in tried.stdout

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,6 +13,8 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
+
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -38,8 +39,7 @@ class Served:
 
 @asynccontextmanager
 async def served(folder: Path, *options: str) -> AsyncIterator[Served]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3]))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND, str(folder), "--port", str(port), *options), env=environment

@@ -16,6 +16,14 @@ from scope_selfplay.base.errors import ConfigError, RecordError, SearchError
 pytestmark = pytest.mark.integration
 
 
+def changed(index: Path, folder: Path, **manifest: object) -> Path:
+    """A copy whose manifest says something else, and fits its files all the same."""
+    shutil.copytree(index, folder)
+    changed = read_manifest(folder).model_copy(update=manifest)
+    (folder / MANIFEST).write_text(changed.model_dump_json())
+    return folder
+
+
 async def test_a_worker_that_refuses_a_batch_stays_and_answers_the_next(index_folder: Path) -> None:
     """It was killed and its encoder loaded again."""
     engine = WorkerEngine(index_folder, 1)
@@ -36,11 +44,8 @@ async def test_a_damaged_index_is_the_users_error_with_workers_and_without(
     index_folder: Path, tmp_path: Path, workers: int
 ) -> None:
     """A worker's RecordError (exit 64) became a SearchError (75), which asks for another try."""
-    folder = tmp_path / "index"
-    shutil.copytree(index_folder, folder)
-    # The manifest fits its files, so that only who opens the index can tell.
-    changed = read_manifest(folder).model_copy(update={"rows": 499})
-    (folder / MANIFEST).write_text(changed.model_dump_json())
+    # Only who opens the index can tell.
+    folder = changed(index_folder, tmp_path / "index", rows=499)
     service = SearchService(ServiceSettings(folder=folder, workers=workers))
     with pytest.raises(RecordError, match="500 rows, the manifest says 499") as raised:
         await service.load()
@@ -65,10 +70,7 @@ async def test_a_worker_is_started_again_until_the_index_is_whole(index_folder: 
 
 
 async def test_the_gpu_profile_is_served_by_one_worker_only(index_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-    shutil.copytree(index_folder, folder)
-    changed = read_manifest(folder).model_copy(update={"profile": "gpu"})
-    (folder / MANIFEST).write_text(changed.model_dump_json())
+    folder = changed(index_folder, tmp_path / "index", profile="gpu")
     service = SearchService(ServiceSettings(folder=folder, workers=4))
     with pytest.raises(ConfigError, match=r"--workers 4.*serve the gpu profile with --workers 1"):
         await service.load()

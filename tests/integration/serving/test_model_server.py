@@ -38,11 +38,6 @@ HASTY = RetryPolicy(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
 
 
 @pytest.fixture(scope="module")
-def codec(random_policy: Path) -> ChatCodec:
-    return ChatCodec.load(random_policy)
-
-
-@pytest.fixture(scope="module")
 def asked(codec: ChatCodec) -> list[Generate]:
     """Twelve prompts that share beginnings, ended by one token, by several, and by length; some greedy."""
     stops = [("</search>",), ("</search>", " Mill of"), ()]

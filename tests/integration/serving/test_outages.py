@@ -29,13 +29,7 @@ from tests.integration.serving.threads import in_thread
 
 pytestmark = pytest.mark.integration
 
-SMALL = (
-    "model.processes=1",
-    "compare.given=null",
-    "compare.tasks=8",
-    "tasks.in_flight=4",
-    "corpus.sample=60",
-)
+SMALL = "model.processes=1 compare.given=null compare.tasks=8 tasks.in_flight=4 corpus.sample=60".split()
 
 
 class Away:

@@ -30,24 +30,14 @@ from tests.integration.serving.threads import in_thread
 
 pytestmark = pytest.mark.integration
 
-SMALL = (
-    "model.processes=1",
-    "compare.tasks=6",
-    "tasks.target=3",
-    "tasks.max_candidates=16",
-    "tasks.rollouts=2",
-    "tasks.low=0",
-    "tasks.high=1",
-    "tasks.in_flight=8",
-    "solver.batch=1",
-    "solver.max_response=160",
-    "challenger.freeze_after=0",
-    "model.slots=16",
-    "corpus.sample=150",
-)
+SMALL = """
+    model.processes=1 model.slots=16 corpus.sample=150 compare.tasks=6 challenger.freeze_after=0 solver.batch=1
+    solver.max_response=160 tasks.target=3 tasks.max_candidates=16 tasks.rollouts=2 tasks.low=0 tasks.high=1
+    tasks.in_flight=8
+""".split()
 
 
-def _run(root: Path, *settings: str) -> Run:
+def run_stages(root: Path, *settings: str) -> Run:
     """Held-out tasks, their answers by S_0, and tasks of C_0 tried on S_0: all that frozen policies do."""
     run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Progress())
     make_tasks(run, 0)
@@ -74,11 +64,6 @@ def held_out_answers(run: Run) -> list[dict[str, object]]:
     return [{key: value for key, value in json.loads(line).items() if key != "index"} for line in lines]
 
 
-@pytest.fixture(scope="module")
-def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return _run(tmp_path_factory.mktemp("one"))
-
-
 @pytest.fixture
 def served(in_one_process: Run, tmp_path: Path) -> Iterator[list[str]]:
     """The settings of a run whose partners, retriever and judge are servers."""
@@ -101,7 +86,7 @@ def served(in_one_process: Run, tmp_path: Path) -> Iterator[list[str]]:
 def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
     in_one_process: Run, served: list[str], tmp_path: Path
 ) -> None:
-    run = _run(tmp_path, *served)
+    run = run_stages(tmp_path, *served)
     found, expected = what_came_out(run), what_came_out(in_one_process)
     assert found == expected
     assert len(expected) > 8 and len({row[2] for row in expected}) > 1

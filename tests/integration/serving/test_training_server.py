@@ -194,30 +194,38 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
     assert outages
 
 
-@pytest.mark.parametrize("when", ["start", "later"])
-def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
+def gone(*_: Any, **__: Any) -> None:
+    requests.post(f"http://127.0.0.1:{free_port()}/update_weights", timeout=5)
+
+
+def ours(*_: Any) -> None:
+    raise TypeError("ours")
+
+
+@pytest.mark.parametrize(
+    ("call", "fails", "fault", "said"),
+    [
+        (
+            "init_communicator",
+            gone,
+            InferenceError,
+            r"did not take the weights \(.*run the same command again",
+        ),
+        ("bring", gone, InferenceError, r"did not take the weights \(.*run the same command again"),
+        ("bring", ours, TypeError, "ours"),
+    ],
+)
+def test_a_server_that_does_not_take_the_weights_is_outside_trouble_and_what_none_has_said_is_not(
     random_policy: Path,
     tmp_path: Path,
     served: tuple[TakesWeights, str],
     monkeypatch: pytest.MonkeyPatch,
-    when: str,
+    call: str,
+    fails: Callable[..., None],
+    fault: type[Exception],
+    said: str,
 ) -> None:
-    def gone(*_: Any, **__: Any) -> None:
-        requests.post(f"http://127.0.0.1:{free_port()}/update_weights", timeout=5)
-
     monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
-    monkeypatch.setattr(Brought, "init_communicator" if when == "start" else "bring", gone)
-    with pytest.raises(InferenceError, match=r"did not take the weights \(.*run the same command again"):
-        train_served(served_job(random_policy, tmp_path / "stage", served[1]))
-
-
-def test_what_no_server_has_said_stays_as_it_is(
-    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ours(*_: Any) -> None:
-        raise TypeError("ours")
-
-    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
-    monkeypatch.setattr(Brought, "bring", ours)
-    with pytest.raises(TypeError, match="ours"):
+    monkeypatch.setattr(Brought, call, fails)
+    with pytest.raises(fault, match=said):
         train_served(served_job(random_policy, tmp_path / "stage", served[1]))

@@ -14,10 +14,10 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
 from tests.extras import environment_of, requirements_of, site_of
-from tests.integration.serving.test_run import SMALL, held_out_answers, in_one_process, served, what_came_out
+from tests.integration.serving.test_run import SMALL, held_out_answers, served, what_came_out
 
 pytestmark = pytest.mark.integration
-__all__ = ["in_one_process", "served"]
+__all__ = ["served"]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from scope_selfplay.search.mcp import McpServer, OpenedTools, check_same_tools, 
 from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool
 from scope_selfplay.store.folder import RunFolder
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -172,9 +172,7 @@ def test_kill_nine_between_two_calls_costs_nothing(flights: McpServer, outages: 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, "list[subprocess.Popen[bytes]]"]]:
     """The URL of a server over HTTP, and its processes: append another one to start it again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes = [serve(port)]
     yield f"http://127.0.0.1:{port}/mcp", processes
     for process in processes:

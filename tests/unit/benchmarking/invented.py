@@ -43,10 +43,10 @@ def write_evaluation(path: Path, *, backwards: bool = False) -> EvaluationFolder
         Appender(folder.scores) as scores,
         Appender(folder.comparisons) as met,
     ):
-        for name, row in reversed(places) if backwards else places:
+        for name, row in places[:: -1 if backwards else 1]:
             answers.append(answer_of(name, row))
             scores.append(score_of(name, row))
-        for first, second in (("new", "old"), ("old", "new")):
+        for first, second in [("new", "old"), ("old", "new")][:: -1 if backwards else 1]:
             outcome = Outcome(1.0, 0.0) if first == "new" else Outcome(0.0, 1.0)
             verdict = Verdict(value=True, reasoning="The new one knows.")
             met.append(judged_pair("i0", first, second, outcome, judge="judge-1", verdict=verdict))

@@ -11,8 +11,6 @@ from scope_selfplay.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from scope_selfplay.evaluation.rows import Item
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "benchmarks"
-
-
 NAMES = sorted(set(BENCHMARKS) - {"own"})
 PUBLISHED = [
     (name, place) for name in NAMES for place in sorted(FIXTURES.glob(f"{name}*")) if place.stem == name

@@ -1,6 +1,5 @@
 """Records become a result: numbers that can be counted by hand, and the same bytes in any order."""
 
-import random
 from typing import Any
 
 import pytest
@@ -263,25 +262,6 @@ def test_elo_follows_who_was_better_and_a_tie_is_half_a_win() -> None:
     # Three to one: 400 * log10(1/3).
     assert found["S_1"].value == pytest.approx(-190.8, abs=3)
     assert found["S_1"].low is not None and found["S_1"].low < -190.8 < (found["S_1"].high or 0)
-
-
-def test_the_order_of_the_records_changes_no_byte() -> None:
-    scores = [
-        score(name, row, (row + place) % 2, sample=place)
-        for name in "ab"
-        for row in range(4)
-        for place in (0, 1)
-    ]
-    answers = [answered(name, row, "x", tokens=row) for name in "ab" for row in range(4)]
-    met = [pair for row in range(4) for pair in both(row, row - 1, row - 2)]
-    texts = set()
-    for seed in range(4):
-        for records in (scores, answers, met):
-            random.Random(seed).shuffle(records)  # type: ignore[arg-type]
-        result = evaluation_result(loaded(2), ["a", "b", "S_0", "S_1"], answers, scores, met, seed=0)
-        texts.add(result.model_dump_json())
-    assert len(texts) == 1
-    assert EvaluationResult.model_validate_json(texts.pop()).items == 4
 
 
 async def test_a_pairing_shows_the_judge_the_rubric_or_one_criterion_alone() -> None:

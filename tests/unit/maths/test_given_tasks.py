@@ -20,7 +20,6 @@ from scope_selfplay.run.given import read_given_tasks
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
-from tests.models import write_model
 
 
 def written(folder: Path, *lines: object) -> str:
@@ -185,12 +184,6 @@ def test_the_pack_asks_for_a_box_and_for_no_search() -> None:
     assert pack.domain.gates == ()
     # What stands outside of think tags is what the judge of Reasoning Arena compares.
     assert "After </think> write out the solution" in prompt
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A folder that looks like a model; opening a run loads no weights."""
-    return write_model(tmp_path / "model")
 
 
 def settings(tmp_path: Path, model: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError
+from scope_selfplay.base.errors import CheckpointError, ConfigError, OutsideError
 from scope_selfplay.cli import main
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.models import MODELS, READER, PackagedModel, fetch_model, fetched_model
@@ -122,13 +122,3 @@ def test_the_list_says_what_is_here(
     main()
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["licence"], row["folder"]) == ("smollm2", "Apache-2.0", None)
-
-
-def test_an_unknown_model_is_the_users_mistake(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["scope", "models", "smollm"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == ExitCode.USER
-    assert "no model 'smollm' (did you mean smollm2?)" in capsys.readouterr().err

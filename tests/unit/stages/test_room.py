@@ -33,13 +33,15 @@ def test_what_a_training_has_on_disk_at_most(settings: dict[str, Any], bytes_eac
     assert training_peak(SolverConfig(**settings), 12, 2) == bytes_each
 
 
+def run_of(root: Path, said: list[str], *settings: str) -> Run:
+    config = load_config(None, ["name=r1", *settings])
+    return Run(config, RunFolder(root / "r1"), load_pack(pack_path("embedded")), LineProgress(said.append))
+
+
 def test_less_than_a_stage_may_write_is_said_and_noted_until_there_is_room(tmp_path: Path) -> None:
     said: list[str] = []
     for steps, warned in ((MORE_THAN_ANY_DISK, True), (1, False)):
-        config = load_config(None, [f"solver.steps={steps}", "name=r1", "domain=embedded"])
-        run = Run(
-            config, RunFolder(tmp_path / "r1"), load_pack(pack_path("embedded")), LineProgress(said.append)
-        )
+        run = run_of(tmp_path, said, f"solver.steps={steps}", "domain=embedded")
         folder = run.folder.stage(1, Stage.SOLVER)
         folder.work.mkdir(parents=True, exist_ok=True)
         warn_of_little_room(run, 1, Stage.SOLVER)
@@ -54,17 +56,8 @@ def test_one_of_several_workers_says_so_before_it_makes_tasks(tmp_path: Path) ->
     said: list[str] = []
     settings = ["model.path=/data/models/Giant-90000B", "model.dialect=qwen3", "corpus.path=embedded"]
     # A server that does not answer: no engine is loaded.
-    settings += [
-        "partners.challenger.base_url=http://127.0.0.1:9/v1",
-        f"tasks.target={MORE_THAN_ANY_DISK}",
-        "name=r1",
-    ]
-    run = Run(
-        load_config(None, settings),
-        RunFolder(tmp_path / "r1"),
-        load_pack(pack_path("embedded")),
-        LineProgress(said.append),
-    )
+    settings += ["partners.challenger.base_url=http://127.0.0.1:9/v1", f"tasks.target={MORE_THAN_ANY_DISK}"]
+    run = run_of(tmp_path, said, *settings)
     with pytest.raises(CheckpointError, match="no such model directory"):
         make_share(run, 1, shard=Shard(0, 2))
     assert said == [f"warning: {run.folder.stage(1, Stage.TASKS).room.read_text().strip()}"]

@@ -45,6 +45,11 @@ def candidate(row: int, accepted: bool) -> Candidate:
     )
 
 
+def writing(row: int, checkpoint: str) -> Rollout:
+    own = {"id": f"r{row}", "checkpoint": checkpoint, "subject_id": f"d{row}"}
+    return Rollout(role=Role.CHALLENGER, turns=(), **own)
+
+
 class Team:
     """Workers that share a folder and differ in speed; a worker may die at one of its documents."""
 
@@ -73,14 +78,7 @@ class Team:
                 self.running -= 1
             if row == die_at:
                 raise ConnectionError("the worker was killed")
-            rollout = Rollout(
-                id=f"r{row}",
-                role=Role.CHALLENGER,
-                checkpoint=str(shard),
-                subject_id=each.document.id,
-                turns=(),
-            )
-            return CandidateRecords(candidate(row, self.fates[row]), (rollout,))
+            return CandidateRecords(candidate(row, self.fates[row]), (writing(row, str(shard)),))
 
         def keep(made: CandidateRecords) -> None:
             keep_records(own, made)
@@ -164,18 +162,11 @@ def test_collecting_says_which_document_is_missing(tmp_path: Path) -> None:
 def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_path: Path) -> None:
     folder = StageFolder(tmp_path)
     for checkpoint in ("first", "second"):
-        rollout = Rollout(
-            id="r0",
-            role=Role.CHALLENGER,
-            checkpoint=checkpoint,
-            subject_id="d0",
-            turns=(),
-            task=checkpoint,
-        )
-        keep_records(new_folder(folder, Shard(0, 1)), CandidateRecords(candidate(0, True), (rollout,)))
+        made = CandidateRecords(candidate(0, True), (writing(0, checkpoint),))
+        keep_records(new_folder(folder, Shard(0, 1)), made)
     folders = share_folders(folder)
     write_candidates(folder, up_to_quota(["d0"], folders, target=1))
-    assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
+    assert [each.checkpoint for each in read_records(folder.rollouts, Rollout)] == ["first"]
 
 
 def test_a_line_that_is_being_written_is_left_for_the_next_refresh(tmp_path: Path) -> None:

@@ -11,13 +11,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import (
-    Candidate,
-    Criterion,
-    Document,
-    Turn,
-    Verdict,
-)
+from scope_selfplay.base.values import Candidate, Criterion, Document, Turn, Verdict
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import (
     ROWS_PER_GROUP,
@@ -153,21 +147,6 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
     with pytest.raises(RecordError, match=r"candidates\.jsonl:8: damaged record"):
         write_columns(source, tmp_path / "b.parquet", RecordKind.CANDIDATES.model)
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
-
-
-@pytest.mark.integration
-def test_damage_of_a_finished_file_is_named(folder: RunFolder) -> None:
-    file = finish(folder, 1, Stage.TASKS) / "rollouts.parquet"
-    whole = file.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 4
-    for damaged in (whole[: len(whole) // 2], whole[:-1], b"", bytes(flipped)):
-        file.write_bytes(damaged)
-        with pytest.raises(RecordError, match=r"rollouts\.parquet has changed since the stage was finished"):
-            RunReader(folder.path)
-    file.unlink()
-    with pytest.raises(RecordError, match=r"rollouts\.parquet was removed"):
-        RunReader(folder.path)
 
 
 def test_a_file_that_is_not_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:

@@ -22,15 +22,17 @@ class Seen(NamedTuple):
 
 
 @contextmanager
-def loopback(answer: Callable[[str], Reply]) -> Iterator[tuple[int, list[Seen]]]:
-    """Its port, and all that came; `answer` is given the method."""
+def loopback(answer: Callable[[Seen], Reply]) -> Iterator[tuple[int, list[Seen]]]:
+    """Its port, and all that came."""
     seen: list[Seen] = []
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             seen.append(Seen(self.command, self.path, self.headers, body))
-            reply = answer(self.command)
+            reply = answer(seen[-1])
             self.send_response(reply.status)
             for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
                 self.send_header(name, value)
@@ -42,7 +44,8 @@ def loopback(answer: Callable[[str], Reply]) -> Iterator[tuple[int, list[Seen]]]
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port, seen
-        server.shutdown()
+        try:
+            yield server.server_port, seen
+        finally:
+            server.shutdown()
