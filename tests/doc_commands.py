@@ -1,6 +1,7 @@
 """The shell commands of the documentation: what a page's code blocks hold that a reader would type."""
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,3 +53,8 @@ def commands_of(page: Path) -> Iterator[DocCommand]:
 
 
 ALL = [command for page in PAGES for command in commands_of(page)]
+
+
+def environment() -> dict[str, str]:
+    """For programs that these commands start."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

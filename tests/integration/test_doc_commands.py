@@ -4,7 +4,6 @@ A run is shrunken (`SMALL`); what needs something that is not here is in `ELSEWH
 with the reason. Servers run until the end of their page.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -21,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand
+from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand, environment
 from tests.exported_run import write_finished_run
 from tests.ports import free_port
 
@@ -202,7 +201,3 @@ def serving(words: Sequence[str]) -> Iterator[None]:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+for library in ("trl", "bm25s", "starlette"):
+    pytest.importorskip(library, reason="needs the train and retrieval extras")
+
+from tests.doc_commands import REPOSITORY, environment
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "your-own-domain.md"
 BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -37,8 +40,6 @@ def script(page: str) -> str:
 
 
 def test_every_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> None:
-    for library in ("trl", "bm25s", "starlette"):
-        pytest.importorskip(library, reason="needs the train and retrieval extras")
     shutil.copytree(REPOSITORY / "tests" / "fixtures" / "support_docs", tmp_path / "pages")
     binary = tmp_path / "bin" / "scope"
     binary.parent.mkdir()
@@ -49,16 +50,9 @@ def test_every_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> No
     assert kinds.count("sh") >= 6 and kinds.count("yaml") == 2
     for port in ("8000", "8001"):
         page = page.replace(port, str(free_port()))
-    environment = {
-        **os.environ,
-        "PATH": f"{binary.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    done = subprocess.run(
-        ["bash", "-c", script(page)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    env = {**environment(), "PATH": f"{binary.parent}{os.pathsep}{os.environ['PATH']}"}
+    bash = ["bash", "-c", script(page)]
+    done = subprocess.run(bash, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "pack(s) without mistakes: helpdesk" in done.stderr
     assert "own, over support" in done.stdout and "own, instead of that of support" in done.stdout

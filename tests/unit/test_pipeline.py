@@ -37,7 +37,6 @@ from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
-from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
 from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter, evidence_of
 from scope_selfplay.search.searcher import NothingToSearch
 from tests.unit.evaluation.contestants import UNREADABLE
@@ -314,14 +313,3 @@ def test_a_solver_is_told_its_budget_where_the_config_says_so() -> None:
 
 def test_the_default_gates_are_the_papers() -> None:
     assert DEFAULT_GATES == (Gate.ENTITY, Gate.SOURCE)
-
-
-def test_reason_and_prompt_role_follow_from_the_gate() -> None:
-    assert [Reason.refused_by(gate).value for gate in Gate] == ["gate_entity", "gate_source", "gate_safety"]
-    assert [PromptRole.of_gate(gate).file_name for gate in Gate] == [
-        "gate_entity.md",
-        "gate_source.md",
-        "gate_safety.md",
-    ]
-    assert CONTRACTS[PromptRole.of_gate(Gate.SOURCE)].required == ("document", "task")
-    assert list(Reason)[:6] == ["accepted", "no_task", "gate_entity", "gate_source", "gate_safety", "rubric"]

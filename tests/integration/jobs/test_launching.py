@@ -52,13 +52,8 @@ class Training:
     def start(self, *more: str, told: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         where = ["--config", str(self._config), "--root", str(self.folder.path.parents[2])]
         command = [sys.executable, "-m", "jobs", "train-solver", *where, "--prompts", "/nowhere", *more]
-        return subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            env={**os.environ, **(told or {})},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        env = {**os.environ, **(told or {})}
+        return subprocess.Popen(command, cwd=REPOSITORY, env=env, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +90,10 @@ def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(traini
     assert read_manifest(training.folder.path) is None and saved < 3
 
     port = rank_environments(TrainingNode(1))[0]["MASTER_PORT"]
+    both, again = {"SCOPE_NODES": "2", "SCOPE_RENDEZVOUS": f"127.0.0.1:{port}"}, ("--attempt", "2")
     nodes = [
-        training.start(
-            *("--iteration", "1", "--attempt", "2"),
-            told={
-                "SCOPE_NODES": "2",
-                "SCOPE_RENDEZVOUS": f"127.0.0.1:{port}",
-                "JOB_COMPLETION_INDEX": str(index),
-            },
-        )
-        for index in range(2)
+        training.start("--iteration", "1", *again, told={**both, "JOB_COMPLETION_INDEX": index})
+        for index in "01"
     ]
     lines = [node.communicate(timeout=400)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], lines

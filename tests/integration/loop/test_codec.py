@@ -79,12 +79,3 @@ def test_pickled_weights_are_not_loaded_whatever_lies_beside_them(
     (folder / "model.safetensors").rename(folder / "rotary.safetensors")
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         load_model(folder)
-
-
-@pytest.mark.parametrize("keep", [0, 5, 1000])
-def test_torn_weights_are_one_clear_error(random_policy: Path, tmp_path: Path, keep: int) -> None:
-    folder = shutil.copytree(random_policy, tmp_path / "torn")
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
-        load_model(folder)

@@ -1,7 +1,6 @@
 """A training that is killed, told to stop, or finds its checkpoint damaged ends as if nothing had happened."""
 
 import io
-import json
 import os
 import resource
 import shutil
@@ -20,7 +19,7 @@ import torch
 from benchmarks.faults.counting import FaultCounts, points
 from scope_selfplay.base.errors import StorageError
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.store.folder import SUMS, StageFolder, checksum, damage_of
+from scope_selfplay.store.folder import SUMS, StageFolder, damage_of
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
@@ -286,15 +285,6 @@ def test_a_save_that_is_killed_anywhere_leaves_a_whole_checkpoint(
         assert sorted(path.name for path in work.iterdir()) == sorted([*whole, "checkpoint-5"])[-keep:]
         counts.add(tried=1, survived=1)
     assert set(found) == {3, 4} and found == sorted(found)
-
-
-def test_a_save_reads_each_file_once_for_its_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(
-        "scope_selfplay.store.folder.checksum", lambda path: read.append(path.name) or checksum(path)
-    )
-    receipt = json.loads((save(tmp_path, 3) / "checkpoint-3" / SUMS).read_text())["files"]
-    assert sorted(read) == sorted(Path(name).name for name in receipt) == [".metadata", "__0_0.distcp"]
 
 
 class PressedStream(io.FileIO):

@@ -6,7 +6,7 @@ in tests/vllm.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,7 +33,7 @@ from scope_selfplay.stages import train as stage_of_training
 from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups, whole_weights
+from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
@@ -215,26 +215,6 @@ def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
 
     train_colocated(job, make_sampler)
     assert len(apart) == 3 and max(apart) < 1e-4
-
-
-def test_weights_that_the_engine_does_not_take_are_gathered_to_the_end_all_the_same(
-    random_policy: Path,
-) -> None:
-    """Each whole weight takes all ranks: one that stopped would leave the others in the next."""
-    gathered, offered = list[str](), list[str]()
-
-    def weights_of(dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-        for name in "abcd":
-            gathered.append(name)
-            yield name, 0
-
-    model: Any = SimpleNamespace(base=random_policy, whole_weights=weights_of)
-    with pytest.raises(RuntimeError, match="no room for b"), whole_weights(model) as weights:
-        for name, _ in weights:
-            offered.append(name)
-            if name == "b":
-                raise RuntimeError("no room for b")
-    assert (gathered, offered) == (list("abcd"), list("ab"))
 
 
 def trained_in_three_steps(

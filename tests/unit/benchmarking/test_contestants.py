@@ -106,13 +106,3 @@ def test_the_embedded_worlds_questions_are_spread_over_its_depths() -> None:
     assert loaded.identity != embedded_benchmark(documents, seed=1, count=30).identity
     with pytest.raises(ConfigError, match="no articles of the embedded world"):
         embedded_benchmark([], seed=0)
-
-
-def test_a_fetched_model_answers_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
-    with pytest.raises(CheckpointError, match="scope models smollm2"):
-        read_contestant("smollm2")
-    write_model(tmp_path / "smollm2")
-    (tmp_path / "smollm2" / "fetched.json").write_text("{}")
-    found = read_contestant("smollm2")
-    assert found.name == "smollm2" and found.policy is not None and found.policy.path == tmp_path / "smollm2"

@@ -132,12 +132,6 @@ def test_a_gain_in_scores_is_paired_and_leaves_missing_scores_out() -> None:
     assert found.gain is not None and (found.gain.value, found.gain.items) == (0.5, 2)
 
 
-def test_a_checkpoint_without_any_score_has_no_estimate_and_breaks_nothing() -> None:
-    found = rated([solver(0, [None] * TASKS), solver(1, GOOD)], [])
-    assert found.held_out["S_0"] == {} and found.gain is None
-    assert "all" in found.held_out["S_1"]
-
-
 def test_two_checkpoints_side_by_side_have_the_interval_of_the_ratings() -> None:
     """`scope tasks diff` and `ratings.json` say the same of one gain."""
     before, after = [0.0, 0.5, 1.0, 0.0, 0.25, 1.0], [0.5, 0.5, 1.0, 1.0, 0.0, 1.0]

@@ -220,10 +220,6 @@ def test_an_invalid_shard_is_refused(text: str) -> None:
         parse_shard(text)
 
 
-def test_a_shard_names_its_folder() -> None:
-    assert str(parse_shard("1/12")) == "01-of-12"
-
-
 async def test_what_runs_behind_the_last_accepted_is_cancelled(tmp_path: Path) -> None:
     team = Team(StageFolder(tmp_path), [True] * 12, 1, [0] + [50] * 11)
     await team.work(Shard())
