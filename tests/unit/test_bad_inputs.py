@@ -129,8 +129,11 @@ CASES: list[tuple[str, str]] = [
     ('config --set solver.reward={"design":"arena","topolgy":"swiss"}', "did you mean topology?"),
     ("config --set steps=3", "did you mean"),
     ("config --set model.engine=vllm_server", "engine vllm_server needs vllm_url"),
-    ("config --set solver.overlap=1 --set model.engine=vllm_colocated", "samples beside the update"),
-    ("config --set solver.updates=3", "updates (3) must divide the groups of a step, batch (256)"),
+    (
+        "config --set solver.overlap=1 --set model.processes=1 --set model.engine=vllm_colocated",
+        "overlap (1) samples beside the update, in which model.engine vllm",
+    ),
+    ("config --set solver.updates=4", "updates (4) must divide the groups of a step, batch (6)"),
     ("config --set solver.sampling_cap=0.5", "sampling_cap (0.5) would weigh tokens less"),
     (
         'config --set solver.resample=2 --set solver.reward=live --set solver.routing={"by":"rubric","budget":40}',
