@@ -80,6 +80,8 @@ def test_a_sample_checks_every_line_and_finds_ids_that_occur_twice(tmp_path: Pat
     twice = write(tmp_path / "twice.jsonl", lines_of([*ids, first.id]))
     with pytest.raises(CorpusError, match=f"the id '{first.id}' occurs twice"):
         read_sample(twice, None, 3, seed=1)
+    with pytest.raises(CorpusError, match=f"the id '{first.id}' occurs twice"):
+        shuffled([first, first], seed=0)
 
 
 def test_a_file_that_memory_would_not_hold_is_refused_with_what_to_set(
@@ -137,12 +139,9 @@ def test_a_tokenizer_that_loses_spacing_still_gives_pieces_that_fit(text: str, m
     assert "".join("".join(pieces).split()) == "".join(text.split())
 
 
-def test_a_document_that_fits_is_left_alone() -> None:
+def test_a_document_that_fits_is_left_alone_and_pieces_are_numbered_after_theirs() -> None:
     document = Document(id="d", title="T", text="12345678")
     assert Chunker(10, count_bytes).cut(document) == [document]
-
-
-def test_pieces_are_numbered_after_their_document() -> None:
     document = Document(id="d", title="", text="one two three")
     pieces = Chunker(5, count_bytes).cut(document)
     assert [(piece.id, piece.text) for piece in pieces] == [("d#0", "one"), ("d#1", "two"), ("d#2", "three")]

@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
+def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason_that_a_run_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
@@ -97,25 +97,15 @@ def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason(
     assert [path.name for path in sections.read] == ["a.md"]
     shown = CliRunner().invoke(documents, [str(folder)])
     assert "4 skipped: 1 have a suffix" in shown.stderr and "(c.rst)" in shown.stderr
-
-
-def test_a_run_says_which_files_it_leaves_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
     said: list[str] = []
-    settings = CorpusConfig(path=str(folder))
+    settings, progress = CorpusConfig(path=str(folder)), LineProgress(said.append)
     read = read_run_corpus(
-        settings,
-        None,
-        0,
-        size=lambda: 99,
-        count=lambda texts: list(map(len, texts)),
-        progress=LineProgress(said.append),
+        settings, None, 0, size=lambda: 99, count=lambda texts: list(map(len, texts)), progress=progress
     )
     assert [document.id for document in read] == ["a.md", "b.txt"]
     (line,) = said
-    assert (
-        "4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); " in line and "(page.html)" in line
-    )
+    assert "4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); " in line
+    assert "(page.html)" in line
 
 
 def test_front_matter_gives_a_text_its_title(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from scope_selfplay.judge.protocol import (
     ScoreQuestion,
     SelectQuestion,
     Style,
+    failed,
 )
 from scope_selfplay.judge.rules import LexicalJudge, NoisyJudge, VerifierJudge, with_noise
 from tests.judges import CRITERION, TASK, answer_of, questions
@@ -34,33 +35,23 @@ class Honest:
     identity = "honest"
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
+        if "fog" in repr(question):
+            return failed(Fault.REFUSED, "fog")
         match question:
             case GateQuestion():
-                return _said(True)
+                return question.said(True)
             case RubricQuestion(task):
-                return Reply(Rubric(task_id=task.id, criteria=(CRITERION,)), Verdict(value=True))
+                return question.said(Rubric(task_id=task.id, criteria=(CRITERION,)))
             case GradeQuestion(answer=answer):
-                return _refused() if "fog" in answer else _said("good" in answer)
+                return question.said("good" in answer)
             case PairQuestion(first=first, second=second):
-                outcome = Outcome(0.8 * _good(first), 0.8 * _good(second))
-                foggy = any("fog" in (each.answer or "") for each in (first, second))
-                return _refused() if foggy else Reply(outcome, Verdict(value=question.holds(outcome)))
+                return question.said(Outcome(0.8 * _good(first), 0.8 * _good(second)))
             case SelectQuestion(candidates=candidates, winners=winners):
                 order = sorted(range(len(candidates)), key=lambda number: -_good(candidates[number]))
-                return Reply(order[:winners], Verdict(value=True))
+                return question.said(order[:winners])
             case ScoreQuestion(rollout=rollout, scale=scale):
-                if "fog" in (rollout.answer or ""):
-                    return _refused()
-                return Reply((1.0 if scale.of_trace else 10.0) * _good(rollout), Verdict(value=True))
+                return question.said((1.0 if scale.of_trace else 10.0) * _good(rollout))
         raise AssertionError(question)
-
-
-def _said(value: bool) -> Reply[bool]:
-    return Reply(value, Verdict(value=value))
-
-
-def _refused() -> Reply[Any]:
-    return Reply(None, Verdict(value=None, fault=Fault.REFUSED))
 
 
 def _good(rollout: Rollout) -> float:
@@ -183,13 +174,11 @@ async def test_no_fault_becomes_a_number(kind: str) -> None:
     ]
     assert refused == [None] * 3 and judge.tally.failed == 3
 
-
-async def test_what_is_unreadable_is_counted_as_a_fault_and_has_no_value_anywhere() -> None:
-    judge = MeteredJudge(noisy(unreadable=1))
-    for question in questions():
-        assert (await judge.ask(question)).value is None
-    # All but a rubric from documents, which is no judgement.
-    assert judge.tally.calls == judge.tally.failed == len(questions()) - 1
+    if kind == "unreadable":
+        for question in questions():
+            assert (await judge.ask(question)).value is None
+        # All but a rubric from documents, which is no judgement.
+        assert judge.tally.calls == judge.tally.failed == 3 + len(questions()) - 1
 
 
 async def test_equal_calls_err_alike_in_any_order_and_other_keys_err_otherwise() -> None:

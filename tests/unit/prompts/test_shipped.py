@@ -45,13 +45,6 @@ def test_a_folder_of_the_users_that_a_bare_name_does_not_reach_is_pointed_at() -
         pack_path("law")
 
 
-@pytest.mark.parametrize("name", ["wikipdia", "", "prompts"])
-def test_a_name_that_is_no_pack_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(PromptError) as error:
-        pack_path(name)
-    assert "\n" not in str(error.value)
-
-
 def test_a_pack_extends_the_one_beside_it_before_a_shipped_one(tmp_path: Path) -> None:
     child = write_pack(Path("prompts/law"), domain=EXTENDING)
     assert load_pack(child).prompts == load_pack(PROMPTS / "wikipedia").prompts

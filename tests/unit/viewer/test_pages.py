@@ -10,9 +10,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.text import printable
+from scope_selfplay.cli import cli
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
@@ -265,6 +268,12 @@ def test_everything_works_under_a_base_path_stripped_or_not(folder: RunFolder) -
             assert all(each.startswith(("/runs/demo/", "#")) for each in addresses)
             assert all(opened.get(each).status_code == 200 for each in addresses if "/static/" in each)
         assert opened.get("/runs/demo").status_code == 200 and opened.get("/runs/demonic").status_code == 404
+
+
+@pytest.mark.parametrize("base", ["/a?b", "/a b", "//x//y", '/"'])
+def test_a_base_path_that_is_none_is_refused(folder: RunFolder, base: str) -> None:
+    done = CliRunner().invoke(cli, ["view", str(folder.path), "--base-path", base])
+    assert isinstance(done.exception, ConfigError)
 
 
 @pytest.mark.parametrize(
