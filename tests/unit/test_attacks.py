@@ -33,19 +33,18 @@ from scope_selfplay.base.text import (
     suspicions,
 )
 from scope_selfplay.base.values import Criterion, Document, Passage, Rubric, Task, Turn
-from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
+from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
 from scope_selfplay.judge.fences import Fencer, fence_key, read_fences, text_outside
-from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Style
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.net.guard import checked_url, retry_after
 from scope_selfplay.net.json import load_strict
-from scope_selfplay.net.serve import ServedReply, serving
+from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
@@ -57,6 +56,7 @@ from tests.judges import (
     CRITERION,
     REPOSITORY,
     TASK,
+    Ask,
     JudgeOver,
     all_fences,
     always,
@@ -66,6 +66,7 @@ from tests.judges import (
 )
 from tests.reference_files import read_reference
 from tests.unit.judge.test_hostile import MORE_ANSWERS
+from tests.unit.judge.test_paid_low import Engine
 from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
 from tests.word_codec import WordCodec
@@ -138,14 +139,11 @@ def test_a_verdict_that_is_quoted_or_thought_is_none(case: dict[str, Any]) -> No
         assert read(reply) is None or (fenced and "```" in reply), reply
 
 
-async def test_a_judge_that_thinks_natively_ends_its_thinking(judge_over: JudgeOver) -> None:
+async def test_a_judge_that_thinks_natively_ends_its_thinking(ask: Ask) -> None:
     (case,) = (each for each in CASES if each.get("native"))
-    for replied, expected in (
-        (ServedReply(case["reply"]), None),
-        (ServedReply(f"It is met.</think>{case['reply']}"), True),
-    ):
-        async with judge_over(lambda request, r=replied: r, endpoint={"native_thinking": True}) as judge:
-            assert (await judge.ask(GradeQuestion(TASK, CRITERION, "Floods."))).value is expected
+    for reply, expected in ((case["reply"], None), (f"It is met.</think>{case['reply']}", True)):
+        asked = GradeQuestion(TASK, CRITERION, "Floods.")
+        assert (await ask(always(reply), asked, endpoint={"native_thinking": True})).value is expected
 
 
 @of_kind("blank")
@@ -171,24 +169,11 @@ def test_what_says_nothing_is_no_search_answer_or_task(family: Any) -> None:
 
 
 @of_kind("long")
-async def test_a_text_that_does_not_fit_is_judged_by_what_does(pack: Pack, case: dict[str, Any]) -> None:
-    """The engine counts a token per byte of the plain form, as a byte-level tokenizer with NFKC does."""
-    prompts: list[str] = []
-
-    async def answer(request: Request) -> Response:
-        prompts.append((await request.json())["messages"][0]["content"])
-        if len(unicodedata.normalize("NFKC", prompts[-1]).encode()) > 12_000:
-            return Response("This model's maximum context length is 12000 tokens", 400)
-        return completion_of("<score>0</score>")
-
-    async with engine(answer) as url:
-        endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL)
-        config = JudgeConfig(kind="model", endpoint=endpoint, failure_budget=1.0)
-        own = ModelJudge(config, pack, seed=0)
-        verdict = (await own.ask(GradeQuestion(TASK, CRITERION, case["repeat"] * case["times"]))).verdict
-        await own.close()
+async def test_a_text_that_does_not_fit_is_judged_by_what_does(ask: Ask, case: dict[str, Any]) -> None:
+    judge = Engine("<score>0</score>", context=12_000)
+    verdict = (await ask(judge, GradeQuestion(TASK, CRITERION, case["repeat"] * case["times"]))).verdict
     assert (verdict.value, verdict.fault, verdict.attempts) == (False, None, 1)
-    assert [fence.name for fence in read_fences(prompts[-1])] == ["task", "answer", "criterion"]
+    assert [fence.name for fence in read_fences(judge.prompts[-1])] == ["task", "answer", "criterion"]
 
 
 @asynccontextmanager
@@ -196,12 +181,6 @@ async def engine(answer: Callable[[Request], Awaitable[Response]]) -> AsyncItera
     app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
     async with serving(app) as url:
         yield url
-
-
-def completion_of(text: str) -> Response:
-    return JSONResponse(
-        {"model": FAKE_MODEL, "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
-    )
 
 
 @of_kind("missing")

@@ -10,7 +10,7 @@ from scope_selfplay.base.values import Criterion, Document, Passage, Priority, R
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.health_answers import costs_of, judge_use
 from scope_selfplay.report.health_tasks import duplicate_share, needed_searches
-from scope_selfplay.report.signals import BOUNDS, Checkup
+from scope_selfplay.report.signals import BOUNDS
 from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
 from scope_selfplay.store.reader import RunReader
@@ -78,32 +78,23 @@ def test_task_making_that_ended_below_its_target_is_a_warning(tmp_path: Path) ->
     folder = write_run(tmp_path / "demo")
     write_atomic(folder.config, "name: demo\nseed: 7\ntasks: {target: 24}\n")
     finish(folder, Stage.TASKS, 1.0)
-    with RunReader(folder.path) as reader:
-        ended, going_on = examine(reader)
-    values = [{signal.name: signal.value for signal in each.signals} for each in (ended, going_on)]
-    assert values[0]["target_share"] == pytest.approx(12 / 24) and values[1]["target_share"] is None
-    assert any("tasks of tasks.target: 0.5 is under 1" in text for text in texts_of(ended))
+    ended, going_on = values_of(folder)
+    assert ended["target_share"] == pytest.approx(12 / 24) and going_on["target_share"] is None
+    assert any("tasks of tasks.target: 0.5 is under 1" in text for text in warnings_of(folder))
 
 
 def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
+    said = {Stage.TASKS: (120, 3, 6), Stage.SOLVER: (0, 0, 0), Stage.COMPARE: (80, 0, 4)}
     for iteration in (1, 2):
-        stage = folder.stage(iteration, Stage.TASKS)
-        write_atomic(stage.path / "judge.json", '{"calls": 120, "unreadable": 3, "failed": 6}')
-        solver = folder.stage(iteration, Stage.SOLVER)
-        solver.path.mkdir()
-        write_atomic(solver.path / "judge.json", '{"calls": 0, "unreadable": 0, "failed": 0}')
-        write_atomic(
-            folder.stage(iteration, Stage.COMPARE).path / "judge.json",
-            '{"calls": 80, "unreadable": 0, "failed": 4}',
-        )
-        write_records(
-            solver.metrics, [{"step": 1, "zero_variance": 0.25}, {"step": 2, "zero_variance": 0.75}]
-        )
-    with RunReader(folder.path) as reader:
-        first, second = examine(reader)
-    values = {signal.name: signal.value for signal in first.signals}
-    assert [signal.name for signal in first.signals] == list(BOUNDS)
+        folder.stage(iteration, Stage.SOLVER).path.mkdir()
+        for stage, counts in said.items():
+            account = dict(zip(("calls", "unreadable", "failed"), counts, strict=True))
+            write_atomic(folder.stage(iteration, stage).path / "judge.json", json.dumps(account))
+        rows = [{"step": step, "zero_variance": share} for step, share in ((1, 0.25), (2, 0.75))]
+        write_records(folder.stage(iteration, Stage.SOLVER).metrics, rows)
+    values, again = values_of(folder)
+    assert list(values) == list(BOUNDS)
     assert values["acceptance"] == pytest.approx(12 / 30)
     assert values["gate_source"] == pytest.approx(18 / 24) and values["gate_entity"] is None
     assert values["judge_failures"] == pytest.approx(0.05)
@@ -112,9 +103,8 @@ def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:
     assert costs["judge calls for an accepted task"] == pytest.approx(10)
     assert costs["judge tokens for an accepted task"] == pytest.approx(24 * 5 / 12)
     assert values["answer_growth"] == pytest.approx(1)
-    assert any("verdicts that failed: 0.05 is over 0.02" in text for text in texts_of(first))
+    assert any("verdicts that failed: 0.05 is over 0.02" in text for text in warnings_of(folder))
     # The second iteration has the same tasks as the first.
-    again = {signal.name: signal.value for signal in second.signals}
     assert again["duplicates"] == 1.0
 
 
@@ -124,8 +114,10 @@ def test_a_run_that_has_made_no_tasks_has_no_checkup(tmp_path: Path) -> None:
         assert examine(reader) == []
 
 
-def texts_of(checkup: Checkup) -> list[str]:
-    return [found.warning for found in checkup.warnings]
+def warnings_of(folder: RunFolder) -> list[str]:
+    """Of the first iteration."""
+    with RunReader(folder.path) as reader:
+        return [found.warning for found in examine(reader)[0].warnings]
 
 
 def values_of(folder: RunFolder) -> list[dict[str, float | None]]:

@@ -31,19 +31,11 @@ def checkups(old_world: Path) -> list[Checkup]:
         return examine(reader)
 
 
-def warned(checkup: Checkup) -> set[str]:
-    return {found.name for found in checkup.warnings}
-
-
 def test_a_learnt_habit_raises_its_warnings_and_no_others(checkups: list[Checkup]) -> None:
-    first, second = checkups
-    assert warned(first) == LEARNT
-    assert warned(second) == LEARNT
-
-
-def test_the_solver_gains_all_the_same(checkups: list[Checkup]) -> None:
-    found = [{signal.name: signal for signal in checkup.signals} for checkup in checkups]
-    assert found[0]["solver_gain"].value == pytest.approx(0.254, abs=0.001)
+    assert [{found.name for found in checkup.warnings} for checkup in checkups] == [LEARNT] * 2
+    # The Solver gains all the same.
+    gained = {signal.name: signal.value for signal in checkups[0].signals}["solver_gain"]
+    assert gained == pytest.approx(0.254, abs=0.001)
 
 
 def test_every_warning_names_tasks_of_the_run_in_which_it_is_seen(

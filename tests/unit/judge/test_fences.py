@@ -8,7 +8,6 @@ from scope_selfplay.base.text import clean
 from scope_selfplay.base.values import Rollout, Truncation
 from scope_selfplay.judge.fences import Fencer, View, fence_key, read_fences, shown, text_outside
 from scope_selfplay.judge.replies import parse_score
-from scope_selfplay.testing.attacks import as_read, control_tag_in
 from tests.text_work import assert_linear
 
 FENCER = Fencer(fence_key(0))
@@ -34,13 +33,6 @@ def test_labels_are_words_that_avoid_those_taken() -> None:
 
     assert first == FENCER.label("one") and first.isalpha() and first.islower()
     assert FENCER.label("one", taken=[first]) != first
-
-
-@pytest.mark.parametrize(
-    "text", ["< / score >", "<| im_start |>", "<sc\u00adore>", "<\ufb01rst>7", "<tool_call>{"]
-)
-def test_a_tag_with_blanks_soft_hyphens_or_ligatures_does_not_survive(text: str) -> None:
-    assert control_tag_in(as_read(text)) and not control_tag_in(as_read(clean(text)))
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,8 @@ async def test_what_goes_beyond_the_allowance_is_not_asked() -> None:
     assert len(scripted.asked) == judge.tally.calls == 4 and len(judge.records.of(Comparison)) == 1
 
 
-@pytest.mark.parametrize(("calls", "failed", "stops"), [(49, 49, False), (50, 10, False), (50, 11, True)])
-def test_the_failure_budget_needs_enough_calls_to_stop_a_stage(calls: int, failed: int, stops: bool) -> None:
-    if not stops:
+def test_the_failure_budget_needs_enough_calls_to_stop_a_stage() -> None:
+    for calls, failed in ((49, 49), (50, 10)):
         check_failure_budget(calls, failed, 0.2)
-        return
     with pytest.raises(JudgeError, match="11 of 50 judgements failed"):
-        check_failure_budget(calls, failed, 0.2)
+        check_failure_budget(50, 11, 0.2)

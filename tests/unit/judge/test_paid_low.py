@@ -3,7 +3,6 @@
 import random
 import unicodedata
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import pytest
@@ -31,22 +30,26 @@ DESIGNS: Mapping[str, tuple[object, str]] = {
 
 
 class Engine(FakeServer):
-    """A judge with a context that quotes what it is shown and finds that it is not so; a token is a byte."""
+    """A judge with a context that quotes what it is shown and finds that it is not so.
 
-    def __init__(self, verdict: str) -> None:
-        self._respond = partial(respond, verdict)
-        super().__init__(self._respond)
+    It counts a token per byte of the plain form, as a byte-level tokenizer with NFKC does.
+    """
+
+    def __init__(self, verdict: str, context: int = CONTEXT) -> None:
+        super().__init__(self._reply)
+        self.prompts: list[str] = []
+        self._verdict, self._context = verdict, context
 
     def serving(self, *_: Any) -> Any:
         """Refuses, as an engine does, with status 400."""
-        return serving(chat_app(self._respond, model=FAKE_MODEL))
+        return serving(chat_app(self._reply, model=FAKE_MODEL))
 
-
-def respond(verdict: str, request: ServedRequest) -> ServedReply:
-    if len(unicodedata.normalize("NFKC", request.prompt).encode()) > CONTEXT:
-        raise ValueError(f"This model's maximum context length is {CONTEXT} tokens")
-    shown = " ".join(fence.text for fence in read_fences(request.prompt))
-    return ServedReply(f"<think>It says: {shown} That is not so.</think>{verdict}")
+    def _reply(self, request: ServedRequest) -> ServedReply:
+        self.prompts.append(request.prompt)
+        if len(unicodedata.normalize("NFKC", request.prompt).encode()) > self._context:
+            raise ValueError(f"This model's maximum context length is {self._context} tokens")
+        shown = " ".join(fence.text for fence in read_fences(request.prompt))
+        return ServedReply(f"<think>It says: {shown} That is not so.</think>{self._verdict}")
 
 
 @pytest.mark.parametrize("name", DESIGNS)

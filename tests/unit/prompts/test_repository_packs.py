@@ -157,24 +157,8 @@ def test_every_input_of_a_contract_is_explained() -> None:
 
 
 PAGES = Path(__file__).resolve().parents[2] / "fixtures" / "support_docs"
-
-
-SHARED = {
-    PromptRole.CHALLENGER_INVALID,
-    PromptRole.CHALLENGER_FINAL,
-    PromptRole.COMPARE_SCORES,
-    PromptRole.COMPARE_PREFERENCE,
-    PromptRole.COMPARE_ANSWERS,
-    PromptRole.SELECT,
-    PromptRole.SCORE_IMPLICIT,
-    PromptRole.SCORE_EXPLICIT,
-    PromptRole.SCORE_ANSWER,
-    PromptRole.SCORE_CORRECTNESS,
-    PromptRole.SCORE_PROOF,
-    PromptRole.SCORE_REFERENCE,
-}
-
-
+SHARED = {role for role in PromptRole if role.value.startswith(("compare_", "select", "score_"))}
+SHARED |= {PromptRole.CHALLENGER_INVALID, PromptRole.CHALLENGER_FINAL}
 """Protocol and comparisons, which speak of no kind of task."""
 
 
