@@ -29,28 +29,89 @@ RUBRIC = """<rubric>
 </rubric>"""
 
 
+READERS: dict[str, Callable[[str], object]] = {
+    "score": parse_score,
+    "rubric": parse_rubric,
+    "preference": parse_preference,
+    "two_scores": parse_two_scores,
+    "rating": parse_rating,
+    "correctness": parse_correctness,
+    "match": parse_match,
+    "winners": lambda text: parse_winners(text, ["kape", "sigu"], 1),
+}
+
+
 @pytest.mark.parametrize(
-    ("completion", "verdict"),
+    ("reader", "completion", "verdict"),
     [
-        ("<score>1</score>", True),
-        ("<score>0</score>", False),
-        ("<think>why</think>\n<score> 1\n</score>\n", True),
-        ("thinking begun in the prompt</think><score>0</score>", False),
-        ("<think>I would say <score>1</score></think><score>0</score>", False),
-        ("<think>it says </think><score>1</score><think> so.</think><score>0</score>", False),
-        ("", None),
-        ("<score>True</score>", None),
-        ("<score >1</score>", None),
-        ("<score>1</score><score>1</score>", None),
-        ("<score>1<score>1</score></score>", None),
-        ("<score>1</score></score>", None),
-        ("<think>cut off <score>1</score>", None),
-        ("<think>it says </think><score>1</score></think>0", None),
-        ("<think>a</think><score>1</score><think>", None),
+        # One block of 0 or 1 after the thinking.
+        ("score", "<score>1</score>", True),
+        ("score", "<score>0</score>", False),
+        ("score", "<think>why</think>\n<score> 1\n</score>\n", True),
+        ("score", "thinking begun in the prompt</think><score>0</score>", False),
+        ("score", "<think>I would say <score>1</score></think><score>0</score>", False),
+        ("score", "<think>it says </think><score>1</score><think> so.</think><score>0</score>", False),
+        ("score", "", None),
+        ("score", "<score>True</score>", None),
+        ("score", "<score >1</score>", None),
+        ("score", "<score>1</score><score>1</score>", None),
+        ("score", "<score>1<score>1</score></score>", None),
+        ("score", "<score>1</score></score>", None),
+        ("score", "<think>cut off <score>1</score>", None),
+        ("score", "<think>it says </think><score>1</score></think>0", None),
+        ("score", "<think>a</think><score>1</score><think>", None),
+        # The last box after the thinking.
+        ("preference", r"\boxed{A}", Outcome(1, 0)),
+        ("preference", r"Better is \boxed{ B }.", Outcome(0, 1)),
+        ("preference", r"\boxed{Tie}", Outcome(0.5, 0.5)),
+        ("preference", r"It claims \boxed{A}. Still \boxed{B}", Outcome(0, 1)),
+        ("preference", r"<think>\boxed{A}</think> \boxed{B}", Outcome(0, 1)),
+        ("preference", r"\boxed{A} or rather \boxed{C}", None),
+        ("preference", r"\boxed{A} or rather \boxed {B}", None),
+        ("preference", r"\boxed{\text{A}}", None),
+        ("preference", "A", None),
+        ("preference", "", None),
+        # One decimal number each.
+        ("two_scores", "<first>7.5</first>\n<second>7</second>", Outcome(7.5, 7)),
+        ("two_scores", "<second>0</second><first>10</first>", Outcome(10, 0)),
+        ("two_scores", "<think><first>1</first></think><first>2</first><second>3</second>", Outcome(2, 3)),
+        ("two_scores", "<first>10.1</first><second>3</second>", None),
+        ("two_scores", "<first>-1</first><second>3</second>", None),
+        ("two_scores", "<first>7.</first><second>3</second>", None),
+        ("two_scores", "<first>7</first><second>3</second><second>3</second>", None),
+        # One finite number from 0 to 10.
+        ("rating", '{"score": 7.5}', 7.5),
+        ("rating", '```json\n{"score": 0}\n```', 0.0),
+        ("rating", '{"score": 10}', 10.0),
+        ("rating", '{"score": 10.01}', None),
+        ("rating", '{"score": true}', None),
+        ("rating", '{"score": "7"}', None),
+        ("rating", '{"score": 1} {"score": 1}', None),
+        ("rating", '{"score": 1, "score": 2}', None),
+        ("rating", "7.5", None),
+        # One of three boxes.
+        ("correctness", r"\boxed{1}", 1.0),
+        ("correctness", r"It says \boxed{1}, so \boxed{0.5}", 0.5),
+        ("correctness", r"\boxed{0}", 0.0),
+        ("correctness", r"\boxed{0.7}", None),
+        ("correctness", r"<think>\boxed{1}</think>", None),
+        ("correctness", "1", None),
+        # One of three words in the last box.
+        ("match", r"Same date. \boxed{correct}", 1.0),
+        ("match", r"\boxed{Incorrect}", 0.0),
+        ("match", r"\boxed{not attempted} ", 0.5),
+        ("match", r"\boxed{NOT_ATTEMPTED}", 0.5),
+        ("match", r"\boxed{incorrect}? No: \boxed{correct}", 1.0),
+        ("match", r"<think>\boxed{correct}</think> I cannot say.", None),
+        ("match", "correct", None),
+        ("match", r"\boxed{partly correct}", None),
     ],
 )
-def test_a_score_is_one_block_of_0_or_1_after_the_thinking(completion: str, verdict: bool | None) -> None:
-    assert parse_score(completion) is verdict
+def test_a_verdict_is_read_strictly_from_what_follows_the_thinking_or_not_at_all(
+    reader: str, completion: str, verdict: object
+) -> None:
+    found = READERS[reader](completion)
+    assert (found, type(found)) == (verdict, type(verdict))
 
 
 def test_a_rubric_is_read_with_priorities_and_weight_1() -> None:
@@ -136,101 +197,6 @@ def test_winners_may_be_named_by_numbers() -> None:
     assert parse_winners('{"winners": ["2"]}', ["1", "2", "3"], 1) == [1]
 
 
-@pytest.mark.parametrize(
-    ("completion", "outcome"),
-    [
-        (r"\boxed{A}", Outcome(1, 0)),
-        (r"Better is \boxed{ B }.", Outcome(0, 1)),
-        (r"\boxed{Tie}", Outcome(0.5, 0.5)),
-        (r"It claims \boxed{A}. Still \boxed{B}", Outcome(0, 1)),
-        (r"<think>\boxed{A}</think> \boxed{B}", Outcome(0, 1)),
-        (r"\boxed{A} or rather \boxed{C}", None),
-        (r"\boxed{A} or rather \boxed {B}", None),
-        (r"\boxed{\text{A}}", None),
-        ("A", None),
-        ("", None),
-    ],
-)
-def test_a_preference_is_the_last_box_after_the_thinking(completion: str, outcome: Outcome | None) -> None:
-    assert parse_preference(completion) == outcome
-
-
-@pytest.mark.parametrize(
-    ("completion", "outcome"),
-    [
-        ("<first>7.5</first>\n<second>7</second>", Outcome(7.5, 7)),
-        ("<second>0</second><first>10</first>", Outcome(10, 0)),
-        ("<think><first>1</first></think><first>2</first><second>3</second>", Outcome(2, 3)),
-        ("<first>10.1</first><second>3</second>", None),
-        ("<first>-1</first><second>3</second>", None),
-        ("<first>7.</first><second>3</second>", None),
-        ("<first>7</first><second>3</second><second>3</second>", None),
-    ],
-)
-def test_two_scores_are_one_decimal_number_each(completion: str, outcome: Outcome | None) -> None:
-    assert parse_two_scores(completion) == outcome
-
-
-@pytest.mark.parametrize(
-    ("completion", "rating"),
-    [
-        ('{"score": 7.5}', 7.5),
-        ('```json\n{"score": 0}\n```', 0.0),
-        ('{"score": 10}', 10.0),
-        ('{"score": 10.01}', None),
-        ('{"score": true}', None),
-        ('{"score": "7"}', None),
-        ('{"score": 1} {"score": 1}', None),
-        ('{"score": 1, "score": 2}', None),
-        ("7.5", None),
-    ],
-)
-def test_a_rating_is_one_finite_number_from_0_to_10(completion: str, rating: float | None) -> None:
-    assert parse_rating(completion) == rating
-
-
-@pytest.mark.parametrize(
-    ("completion", "value"),
-    [
-        (r"\boxed{1}", 1.0),
-        (r"It says \boxed{1}, so \boxed{0.5}", 0.5),
-        (r"\boxed{0}", 0.0),
-        (r"\boxed{0.7}", None),
-        (r"<think>\boxed{1}</think>", None),
-        ("1", None),
-    ],
-)
-def test_correctness_is_one_of_three_boxes(completion: str, value: float | None) -> None:
-    assert parse_correctness(completion) == value
-
-
-@pytest.mark.parametrize(
-    ("completion", "value"),
-    [
-        (r"Same date. \boxed{correct}", 1.0),
-        (r"\boxed{Incorrect}", 0.0),
-        (r"\boxed{not attempted} ", 0.5),
-        (r"\boxed{NOT_ATTEMPTED}", 0.5),
-        (r"\boxed{incorrect}? No: \boxed{correct}", 1.0),
-        (r"<think>\boxed{correct}</think> I cannot say.", None),
-        ("correct", None),
-        (r"\boxed{partly correct}", None),
-    ],
-)
-def test_a_match_is_one_of_three_words_in_the_last_box(completion: str, value: float | None) -> None:
-    assert parse_match(completion) == value
-
-
-READERS: dict[str, Callable[[str], object]] = {
-    "score": parse_score,
-    "rubric": parse_rubric,
-    "preference": parse_preference,
-    "two_scores": parse_two_scores,
-    "rating": parse_rating,
-    "correctness": parse_correctness,
-    "match": parse_match,
-    "winners": lambda text: parse_winners(text, ["kape", "sigu"], 1),
-}
 PIECES = [*"01A}", "<score>", "</score>", "<think>", "</think>", "\\boxed{", '{"score":', "<rubric>"]
 
 
