@@ -1,11 +1,12 @@
 """A server on loopback that answers as it is told, and keeps what it was sent."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
+
+from tests.ports import handled
 
 
 class Reply(NamedTuple):
@@ -43,9 +44,5 @@ def loopback(answer: Callable[[Seen], Reply]) -> Iterator[tuple[int, list[Seen]]
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_port, seen
-        finally:
-            server.shutdown()
+    with handled(Handler) as port:
+        yield port, seen

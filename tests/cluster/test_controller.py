@@ -100,10 +100,7 @@ class Site:
         return uid
 
     def controller(
-        self,
-        identity: str = "pod-1",
-        job: str = "r1-controller",
-        clock: Callable[[], float] = time.monotonic,
+        self, identity: str = "pod-1", job: str = "r1-controller", clock: Callable[[], float] = time.monotonic
     ) -> Controller:
         inputs = Inputs(self.config, "0123456789abcdef", ("wikipedia",))
         return Controller(

@@ -9,12 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import yaml
+
+from tests.ports import handled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = REPOSITORY / "build" / "images"
@@ -78,13 +79,8 @@ class Buildah:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a page with links to the files of a folder, as pip reads one."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with handled(partial(_Quiet, directory=str(folder))) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -73,6 +73,10 @@ FILES: dict[str, str | bytes] = {
     "packs/loop/domain.yaml": "title: T\nextends: wikipedia\n",
     "packs/loop/solver.md": "---\nrole: solver\n---\n{% for a in question %}{{ a }}{% endfor %}\n",
     "tasks.jsonl": "{}\n",
+    "text.jsonl": '{"question": "a"}\n{"text": "b"}\n',
+    "blank.jsonl": '{"question": " "}\n',
+    "half.jsonl": '\n{"question": ',
+    "none.txt": "\n \n",
     "corpus.jsonl": "".join(
         json.dumps({"id": str(n), "title": f"T{n}", "text": f"Text {n}."}) + "\n" for n in range(9)
     ),
@@ -180,6 +184,8 @@ CASES: list[tuple[str, str]] = [
     ('config --set tools=[{"mcp":{"command":["x"],"url":"http://a"}}]', "one of them alone"),
     ('config --set tools=[{"mcp":{"command":["x"],"api_key_env":"K"}}]', "api_key_env is for a url"),
     ('config --set tools=[{"mcp":{"url":"http://a","env":{"A":"B"}}}]', "env is for a command"),
+    ("config --set cluster.prepare.model=m0", "cluster.prepare.model: found 'm0'"),
+    ('config --set cluster.prepare.corpus={"urls":["https://a/b"],"sha256":"abc"}', "sha256: found 'abc'"),
     ("config --set model.path={", "not a YAML value"),
     ("config --set solver.reward=rubrik", "expected one of"),
     ("config --seed -1", "greater than or equal to 0"),
@@ -287,6 +293,22 @@ CASES: list[tuple[str, str]] = [
     ("index build empty.jsonl index", "holds no document"),
     ("index build corpus.jsonl index --chunk-words -1", "--chunk-words"),
     ("index build corpus.jsonl index --profile flat --encoder models/mine", "give --family e5"),
+    (
+        "index build corpus.jsonl index --profile flat --encoder a/e5 --questions text.jsonl",
+        "line 2: expected a",
+    ),
+    (
+        "index build corpus.jsonl index --profile flat --encoder a/e5 --questions blank.jsonl",
+        "line 1: expected a",
+    ),
+    (
+        "index build corpus.jsonl index --profile flat --encoder a/e5 --questions half.jsonl",
+        "line 2: not JSON",
+    ),
+    (
+        "index build corpus.jsonl index --profile flat --encoder a/e5 --questions none.txt",
+        "no question in it",
+    ),
     ("index fetch new.jsonl --url http://127.0.0.1:9/a --sha256 12", "64 hexadecimal digits"),
     ("index check pages", "pages"),
     ("index check none", "none"),

@@ -12,10 +12,7 @@ PAPER: dict[str, Any] = {
     "model": {"path": "/data/models/Qwen2.5-7B-Instruct"},
     "judge": {"kind": "model", "endpoint": {"base_url": "http://r1-judge:8000/v1"}},
     "cluster": {
-        "images": {
-            "worker": "registry.example/scope:1",
-            "trainer": "registry.example/scope-train:1",
-        },
+        "images": {"worker": "registry.example/scope:1", "trainer": "registry.example/scope-train:1"},
         "judge": {"model": "/data/models/Qwen3-8B", "args": ["--max-model-len", "32768"]},
         "retriever": {"index": "/data/index/wiki-18"},
     },
@@ -31,10 +28,7 @@ def sized(**amounts: str) -> dict[str, Any]:
 TINY: dict[str, Any] = PAPER | {
     "name": "tiny",
     "model": {"path": "embedded"},
-    "cluster": {
-        "tiny": True,
-        "retriever": {"cpu": "1", "memory": "1Gi"},
-    },
+    "cluster": {"tiny": True, "retriever": {"cpu": "1", "memory": "1Gi"}},
 }
 
 

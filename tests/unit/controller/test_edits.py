@@ -17,12 +17,7 @@ from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import ONE, World
 
 STAGE = "i01-train-solver"
-_MOUNTED = ONE | {
-    "domain": "embedded",
-    "seed": 0,
-    "corpus": {"sample": 16},
-    "judge": {"kind": "lexical"},
-}
+_MOUNTED = ONE | {"domain": "embedded", "seed": 0, "corpus": {"sample": 16}, "judge": {"kind": "lexical"}}
 
 
 @pytest.mark.fault(19)

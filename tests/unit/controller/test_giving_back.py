@@ -11,6 +11,8 @@ from scope_selfplay.testing.fake_nodes import GPU
 from tests.unit.controller.neighbours import Neighbours
 from tests.unit.controller.worlds import World
 
+CONDITION = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes match a selector."}
+UNPLACED = {"phase": "Pending", "conditions": [CONDITION]}
 LAST_TWO = ("i01-train-solver", "i01-compare")
 
 
@@ -42,8 +44,7 @@ def test_the_younger_run_makes_way_but_not_for_ever(tmp_path: Path) -> None:
     (judge,) = [
         pod for name, pod in world.cluster.objects(ObjectKind.POD).items() if name.startswith("r1-judge")
     ]
-    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes match a selector."}
-    judge["status"] = {"phase": "Pending", "conditions": [condition]}
+    judge["status"] = UNPLACED
     with pytest.raises(AssertionError):
         neighbours.drive(hours=0.2)
     assert neighbours.messages()["r2"] == "makes way for r1, which came first and waits for a node"
@@ -58,11 +59,10 @@ def test_a_run_that_can_never_be_placed_keeps_the_younger_one_for_its_patience_a
     neighbours = Neighbours(tmp_path, 2)
     cluster = neighbours.world.cluster
     neighbours.world.nodes.leaves_alone = lambda name: name.startswith("r1-")
-    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes match a selector."}
     for _ in range(4 * 60 * 3):
         for name, pod in cluster.objects(ObjectKind.POD).items():
             if name.startswith("r1-"):
-                pod["status"] = {"phase": "Pending", "conditions": [condition]}
+                pod["status"] = UNPLACED
         for name, controller in neighbours.controllers.items():
             if name not in neighbours.ended and (end := controller.round()) is not None:
                 neighbours.ended[name] = end.code

@@ -65,11 +65,7 @@ def test_a_manifest_of_a_stale_job_is_refused(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "skew",
-    [
-        lambda now: now + 86_400,
-        lambda now: now * 1.05,
-        lambda now: now if now < 100 else now - 3000,
-    ],
+    [lambda now: now + 86_400, lambda now: now * 1.05, lambda now: now if now < 100 else now - 3000],
     ids=["a day ahead", "five percent fast", "steps back"],
 )
 def test_no_clock_makes_two_leaders(tmp_path: Path, skew: Callable[[float], float]) -> None:

@@ -74,9 +74,7 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_
 
 
 @pytest.mark.fault(16)
-def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers_reason(
-    world: World,
-) -> None:
+def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers_reason(world: World) -> None:
     world.nodes.gpus = 2
     controller = world.controller()
     world.go(controller, 200)

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from scope_selfplay.corpus.published import fetch_file
 from scope_selfplay.corpus.read import read_documents
 from scope_selfplay.store import fetch as download
 from scope_selfplay.store.fetch import PublishedFile, web_address
+from tests.ports import handled
 
 TSV = gzip.compress(
     b"id\ttext\ttitle\n" + b"".join(b'%d\t"a ""quoted"" text %d"\tTitle %d\n' % (n, n, n) for n in range(50))
@@ -68,12 +68,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield found
-    server.shutdown()
-    server.server_close()
+    with handled(Handler) as port:
+        found.url = f"http://127.0.0.1:{port}"
+        yield found
 
 
 def sha256(content: bytes) -> str:

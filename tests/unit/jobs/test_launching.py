@@ -72,10 +72,7 @@ def test_copies_are_shared_by_all_processes_or_by_those_of_a_node(sharding: str,
     ("told", "said"),
     [
         ({"SCOPE_NODES": "two"}, "SCOPE_NODES='two'"),
-        (
-            {"SCOPE_NODES": "2"},
-            "JOB_COMPLETION_INDEX=None.* .an Indexed Job tells it, from Kubernetes 1.24",
-        ),
+        ({"SCOPE_NODES": "2"}, "JOB_COMPLETION_INDEX=None.* .an Indexed Job tells it, from Kubernetes 1.24"),
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1"}, "SCOPE_RENDEZVOUS=None"),
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0"}, "HOST:PORT"),
         (

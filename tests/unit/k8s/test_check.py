@@ -115,10 +115,7 @@ def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
     assert f"{users} would get GPUs" in found["cluster.images.trainer"]
 
 
-EXTERNAL = {
-    "judge.endpoint.base_url": "https://judge.example/v1",
-    "search.url": "https://search.example",
-}
+EXTERNAL = {"judge.endpoint.base_url": "https://judge.example/v1", "search.url": "https://search.example"}
 
 
 def external_text(port: str = "", engine: dict[str, str] | None = None) -> str:

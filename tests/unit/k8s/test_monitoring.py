@@ -20,11 +20,7 @@ from tests.unit.k8s.conftest import QWEN, REPOSITORY, rendered, with_components
 
 MONITORING = REPOSITORY / "k8s" / "components" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
-_SUFFIXES = {
-    "counter": ("_total",),
-    "gauge": ("",),
-    "histogram": ("_bucket", "_sum", "_count"),
-}
+_SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
 def asked() -> set[str]:

@@ -23,23 +23,6 @@ def said(*arguments: object) -> str:
     return str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"question": "a"}\n{"text": "b"}\n', "q.jsonl, line 2: expected a `question` with some text"),
-        ('{"question": " "}\n', "q.jsonl, line 1: expected a `question`"),
-        ('\n{"question": ', "q.jsonl, line 2: not JSON"),
-        ("\n \n", "q.jsonl: no question in it"),
-    ],
-)
-def test_questions_that_are_none_are_named_before_the_estimate(
-    tmp_path: Path, corpus: Path, text: str, message: str
-) -> None:
-    (tmp_path / "q.jsonl").write_text(text)
-    options = ["--profile", "flat", "--encoder", "no/e5", "--questions", tmp_path / "q.jsonl"]
-    assert message in said("build", corpus, tmp_path / "index", *options)
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("spoil", "message"),

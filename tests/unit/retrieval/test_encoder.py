@@ -6,14 +6,7 @@ import pytest
 
 from retrieval.bert_onnx import read_pooling, write_bert
 from retrieval.dense import check_encoder
-from retrieval.encoder import (
-    FAMILIES,
-    Backend,
-    Encoder,
-    encoder_hash,
-    open_encoder,
-    prepare_encoder,
-)
+from retrieval.encoder import FAMILIES, Backend, Encoder, encoder_hash, open_encoder, prepare_encoder
 from retrieval.folder import ENCODER, IndexKind, IndexManifest
 from scope_selfplay.base.errors import CheckpointError, RecordError
 from scope_selfplay.testing.random_encoder import write_random_encoder

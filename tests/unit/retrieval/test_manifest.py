@@ -65,11 +65,7 @@ def test_an_index_of_another_corpus_is_refused(tmp_path: Path, coast: list[Docum
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"format": 99}, "format 99"),
-        ({"index_hash": "0"}, "does not follow"),
-        ({"rows": 0}, "damaged"),
-    ],
+    [({"format": 99}, "format 99"), ({"index_hash": "0"}, "does not follow"), ({"rows": 0}, "damaged")],
 )
 def test_a_manifest_that_cannot_be_true_is_refused(
     tmp_path: Path, built: IndexManifest, change: dict[str, object], message: str

@@ -26,10 +26,7 @@ values = st.recursive(
     ("family", "written"),
     [
         (QWEN25, '<open>{"document": "Orsk", "page": 2}</open>'),
-        (
-            QWEN3,
-            '<tool_call>\n{"name": "open", "arguments": {"document": "Orsk", "page": 2}}\n</tool_call>',
-        ),
+        (QWEN3, '<tool_call>\n{"name": "open", "arguments": {"document": "Orsk", "page": 2}}\n</tool_call>'),
         (OLMO3, '<function_calls>open(document="Orsk", page=2)</function_calls>'),
     ],
 )

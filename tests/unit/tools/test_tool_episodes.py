@@ -64,12 +64,7 @@ async def rollout_of(lines: list[str], *tools: Tool, name: str = "qwen2.5", sear
     own = tools or (opening(),)
     policy_format = PolicyFormat(codec, dialect(name), "S_0", RolloutLimits(4000, 40))
     episode: Episode = solver_episode(
-        policy_format,
-        ("k",),
-        task_id="t",
-        prompt="When?",
-        max_search_turns=searches,
-        tools=(SEARCH, *own),
+        policy_format, ("k",), task_id="t", prompt="When?", max_search_turns=searches, tools=(SEARCH, *own)
     )
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
     return await run_episode(
