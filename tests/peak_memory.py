@@ -4,11 +4,12 @@ Not `getrusage`: its peak begins with that of the process that started this one.
 """
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import ran
 
 STATUS = Path("/proc/self/status")
 REPOSITORY = Path(__file__).parents[1]
@@ -25,11 +26,5 @@ def printed(program: str, *arguments: Path) -> int:
     """The number that a Python program prints; it finds this module. Skips where there is no /proc."""
     if not STATUS.exists():
         pytest.skip("the peak of a process is read from Linux's /proc")
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    return int(done.stdout)
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return int(ran(command, check=True, cwd=REPOSITORY).stdout)

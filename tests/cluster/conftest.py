@@ -14,6 +14,7 @@ from scope_selfplay.cluster.check_cluster import is_older
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.driver.api import VERBS
 from tests.cluster.image import Image, image_for_pods
+from tests.commands import ran
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +71,7 @@ def controller_settings(api: Any, namespace: str) -> Callable[[], Any]:
 def kubectl(
     *arguments: str, stdin: str | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        ["kubectl", "--request-timeout=30s", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = ran(["kubectl", "--request-timeout=30s", *arguments], input=stdin, timeout=180)
     if check:
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
     return done

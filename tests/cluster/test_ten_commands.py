@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 from scope_selfplay.config.load import load_config
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.simulated_node import SimulatedNode
+from tests.commands import ran
 from tests.doc_commands import REPOSITORY, commands_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -66,15 +66,7 @@ def test_a_stranger_gets_from_an_empty_namespace_to_a_running_run(place: Path, t
     for command in PATH[1:]:
         # By a shell, as it would be typed; there may be no `scope` on its path.
         typed = re.sub(r"^scope ", f"{shlex.quote(sys.executable)} -m scope_selfplay ", command)
-        done = subprocess.run(
-            ["bash", "-c", typed],
-            cwd=place,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = ran(["bash", "-c", typed], cwd=place, env=environment, timeout=240)
         said[command] = done.stdout + done.stderr
         assert done.returncode == 0, f"{command}: {said[command]}"
     assert "0 problem(s)" in said[next(each for each in PATH if "k8s check" in each)]

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from tests.commands import ran
 from tests.ports import handled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,15 +64,7 @@ class Buildah:
         self.call("push", "--quiet", image, f"docker-archive:{archive}:{name}")
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            command,
-            cwd=REPOSITORY,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=540,
-            check=False,
-        )
+        done = ran(command, cwd=REPOSITORY, env=self._environment, timeout=540)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done
 

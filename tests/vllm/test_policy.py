@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from scope_selfplay.inference.served import ServedModel, ask_what_is_served
 from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.run.engines import check_served
 from scope_selfplay.store.folder import Policy
+from tests.commands import ran
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving
 from tests.vllm.episodes import MAX_LENGTH, Turns, roll_all
 
@@ -94,13 +94,8 @@ def test_an_engine_in_this_process_is_driven_request_by_request(codec: ChatCodec
     if not python.exists():
         pytest.skip(f"{python} is absent: tests/vllm/setup.sh makes it")
     environment = {**engine_environment(), "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [python, "-m", "tests.vllm.episodes", POLICY],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=3000,
+    done = ran(
+        [str(python), "-m", "tests.vllm.episodes", POLICY], cwd=tmp_path, env=environment, timeout=3000
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("ROLLOUTS ")]
     assert lines, done.stdout[-2000:] + done.stderr[-4000:]

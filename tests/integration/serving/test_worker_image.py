@@ -13,6 +13,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
+from tests.commands import ran
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.serving.test_run import SMALL, held_out_answers, served, what_came_out
 
@@ -28,14 +29,7 @@ def worker_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-S", *arguments],
-        env=environment_of(site),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return ran([sys.executable, "-S", *arguments], env=environment_of(site), timeout=240)
 
 
 def test_stages_that_train_nothing_need_no_torch(

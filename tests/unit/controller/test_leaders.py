@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
-from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.driver.api import LeaseLost, ObjectKind
-from scope_selfplay.store.folder import Stage
 from tests.unit.controller.worlds import World
 
 
@@ -50,15 +48,6 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tm
     old.round()
     assert world.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
     assert world.cluster.created == created
-
-
-@pytest.mark.fault(12)
-def test_a_manifest_of_a_stale_job_is_refused(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    step = RunStage(1, Stage.SOLVER)
-    world.stages.publish(step, "the successor")
-    world.stages.publish(step, "the stale one")
-    assert world.stages.published == ["i01-train-solver by the successor"]
 
 
 @pytest.mark.fault(18)

@@ -73,21 +73,12 @@ def test_a_patch_of_all_pods_comes_before_that_of_a_part() -> None:
         assert [each["value"] for each in environment if each["name"] == "HTTPS_PROXY"] == [expected]
 
 
-def test_pods_with_gpus_go_to_gpu_nodes_and_no_autoscaler_takes_them_away() -> None:
-    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    trainer, worker = job_of(with_cluster(), Stage.SOLVER), job_of(with_cluster(), Stage.COMPARE)
-    assert trainer["spec"]["tolerations"] == [gpu] and "tolerations" not in worker["spec"]
-    assert server_of(with_cluster(), Component.JUDGE)["spec"]["tolerations"] == [gpu]
+def test_pods_with_gpus_tolerate_the_nodes_of_their_kind_unless_a_patch_says_what_they_tolerate() -> None:
     own = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    assert (
-        job_of(with_cluster(pod={"spec": {"tolerations": own}}), Stage.SOLVER)["spec"]["tolerations"] == own
-    )
+    patched_job = job_of(with_cluster(pod={"spec": {"tolerations": own}}), Stage.SOLVER)
+    assert patched_job["spec"]["tolerations"] == own
     amd = job_of(with_cluster(gpu_resource="amd.com/gpu"), Stage.SOLVER)["spec"]["tolerations"]
     assert [each["key"] for each in amd] == ["amd.com/gpu"]
-    for template in (trainer, worker):
-        annotations = template["metadata"]["annotations"]
-        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-        assert annotations["karpenter.sh/do-not-disrupt"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from jobs.__main__ import jobs
 from retrieval.folder import SHARDS, read_manifest
 from scope_selfplay.base.errors import ExitCode, OutsideError
+from tests.commands import ran
 
 
 def corpus(file: Path, rows: int) -> Path:
@@ -60,7 +61,7 @@ def test_a_job_that_is_stopped_while_it_encodes_goes_on_behind_what_it_had(
     kept = len(list((index / SHARDS).glob("*.npy")))
     assert 1 <= kept < 3
 
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
+    done = ran(command, timeout=200)
     assert done.returncode == 0, done.stderr
     assert f"{kept * 8_192:,} of 24,576 passages are encoded already" in done.stderr
     assert read_manifest(index).rows == 3 * 8_192
@@ -68,14 +69,8 @@ def test_a_job_that_is_stopped_while_it_encodes_goes_on_behind_what_it_had(
 
 def test_fetching_offline_is_the_users_mistake_and_nothing_to_repeat(tmp_path: Path) -> None:
     # A process of its own: the hub's client reads the variable once, when it is loaded.
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs", "fetch-model", "--model", "a/b", "--folder", str(tmp_path / "b")],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "jobs", "fetch-model", "--model", "a/b", "--folder", str(tmp_path / "b")]
+    done = ran(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, timeout=60)
     assert done.returncode == ExitCode.USER
     assert "HF_HUB_OFFLINE is set: a/b cannot be fetched" in done.stderr
     assert "again" not in done.stderr and not any(tmp_path.iterdir())
