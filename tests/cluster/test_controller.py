@@ -19,6 +19,7 @@ from scope_selfplay.driver import loop as expiry
 from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd
+from scope_selfplay.testing.fake_cluster import Killed
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
 from tests.unit.controller.examples import sized
@@ -39,10 +40,6 @@ RUN = {
     "model": {"path": "/data/models/base"},
     "judge": {"kind": "model", "endpoint": {"base_url": "http://r1-judge:8000/v1"}},
 }
-
-
-class Killed(BaseException):
-    pass
 
 
 class Dying(Transport):

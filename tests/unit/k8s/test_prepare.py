@@ -85,24 +85,21 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
     )
 
 
+LABEL, HOST = {"scope/single-node": "true"}, {"kubernetes.io/hostname": "n1"}
+OF_ONE_NODE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "nfs"}
+
+
+def placed(selector: dict[str, str]) -> dict[str, Any]:
+    return {"pod": {"spec": {"nodeSelector": selector}}}
+
+
 @pytest.mark.parametrize(
     ("components", "cluster", "node"),
     [
-        (("single-node",), {}, {"scope/single-node": "true"}),
-        (
-            ("single-node",),
-            {"pod": {"spec": {"nodeSelector": {"pool": "a"}}}},
-            {"pool": "a", "scope/single-node": "true"},
-        ),
+        (("single-node",), {}, LABEL),
+        (("single-node",), placed({"pool": "a"}), {"pool": "a", **LABEL}),
         # Without rights on nodes.
-        (
-            (),
-            {
-                "claim": {"accessModes": ["ReadWriteOnce"], "storageClassName": "nfs"},
-                "pod": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}},
-            },
-            {"kubernetes.io/hostname": "n1"},
-        ),
+        ((), {"claim": OF_ONE_NODE, **placed(HOST)}, HOST),
     ],
     ids=["label", "label and selector", "host"],
 )

@@ -47,6 +47,11 @@ async def ask(client: Client, subject: str, row: int) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
+def all_do(fakes: Sequence[FakeServer], fault: FaultKind | None) -> None:
+    for fake in fakes:
+        fake.fault = fault
+
+
 def prompts_of(fake: FakeServer) -> list[str]:
     return [request.prompt for request in fake.requests]
 
@@ -138,13 +143,11 @@ async def test_with_patience_a_busy_one_is_waited_for_and_nobody_else_is_asked()
 async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_that_is_said() -> None:
     fakes = [FakeServer(the_prompt) for _ in range(2)]
     async with replicated(fakes, RetryPolicy(deadline=0.3, attempt=1.0, attempts=None)) as client:
-        for fake in fakes:
-            fake.fault = FaultKind.REDIRECT
+        all_do(fakes, FaultKind.REDIRECT)
         with pytest.raises(Refused):
             await ask(client, "a", 0)
         assert sum(len(fake.requests) for fake in fakes) == 1
-        for fake in fakes:
-            fake.fault = FaultKind.ERROR
+        all_do(fakes, FaultKind.ERROR)
         with pytest.raises(ServerUnavailable, match="no replica of 2 answered"):
             await ask(client, "a", 0)
         assert all(len(fake.requests) >= 1 for fake in fakes)
@@ -156,13 +159,11 @@ async def test_an_outage_of_all_is_said_once_and_its_end_once(replicas: int) -> 
 
     def say(text: str) -> None:
         said.append(text)
-        for fake in fakes:
-            fake.fault = None
+        all_do(fakes, None)
 
     fakes = [FakeServer(the_prompt) for _ in range(replicas)]
     async with replicated(fakes, say=say) as client:
-        for fake in fakes:
-            fake.fault = FaultKind.ERROR
+        all_do(fakes, FaultKind.ERROR)
         assert await ask(client, "a", 0) == "a 0"
         assert await ask(client, "a", 1) == "a 1"
     begun, ended = said
@@ -184,8 +185,7 @@ async def test_one_whose_calls_others_take_is_no_outage() -> None:
 async def test_each_is_asked_as_often_as_the_policy_says_and_no_more(replicas: int) -> None:
     fakes = [FakeServer(the_prompt) for _ in range(replicas)]
     async with replicated(fakes, RetryPolicy(attempts=3, first_pause=0.01)) as client:
-        for fake in fakes:
-            fake.fault = FaultKind.ERROR
+        all_do(fakes, FaultKind.ERROR)
         with pytest.raises(ServerUnavailable, match="gave up after 3 attempts"):
             await ask(client, "a", 0)
     assert [len(fake.requests) for fake in fakes] == [3] * replicas
@@ -198,8 +198,7 @@ async def test_an_attempt_that_is_under_way_at_the_deadline_ends_with_it_where_t
     fakes = [FakeServer(the_prompt) for _ in range(replicas)]
     policy = RetryPolicy(deadline=0.4, attempt=5.0, attempts=None, cuts_last=True)
     async with replicated(fakes, policy) as client:
-        for fake in fakes:
-            fake.fault = FaultKind.HANG
+        all_do(fakes, FaultKind.HANG)
         began = time.monotonic()
         with pytest.raises(ServerUnavailable):
             await ask(client, "a", 0)
@@ -220,8 +219,7 @@ async def test_calls_that_failed_together_are_not_repeated_together(replicas: in
     jitter = Drawn()
     fakes = [FakeServer(the_prompt) for _ in range(replicas)]
     async with replicated(fakes, RetryPolicy(attempts=3, first_pause=2.0), jitter=jitter) as client:
-        for fake in fakes:
-            fake.fault = FaultKind.ERROR
+        all_do(fakes, FaultKind.ERROR)
         began = time.monotonic()
         with pytest.raises(ServerUnavailable):
             await ask(client, "a", 0)
