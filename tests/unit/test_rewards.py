@@ -151,11 +151,7 @@ def test_meeting_one_more_criterion_raises_the_score(
 def test_missing_verdicts_are_left_out(met: list[bool], missing: int) -> None:
     assert rubric_score([*met, *[None] * missing]) == rubric_score(met)
 
-
-def test_a_rubric_without_any_verdict_has_no_score() -> None:
-    assert rubric_score([None, None]) is None
-    assert rubric_score([None, True], [1.0, 0.0]) is None
-    assert rubric_score([]) is None
+    assert rubric_score([None] * missing) is rubric_score([None, True], [1.0, 0.0]) is None
 
 
 @given(targets)
@@ -300,10 +296,7 @@ def test_a_missing_reward_gets_0_and_moves_no_other(group: list[float], position
     assert with_gap.pop(position) == 0.0
     assert with_gap == group_advantages(group)
 
-
-def test_a_group_without_any_reward_has_no_advantages() -> None:
-    assert group_advantages([]) == []
-    assert group_advantages([None, None]) == [0.0, 0.0]
+    assert group_advantages([None] * position) == [0.0] * position
 
 
 VALUES = st.lists(st.lists(st.none() | st.floats(-10, 10), max_size=6), min_size=1, max_size=4)
@@ -316,23 +309,14 @@ def test_the_mean_of_parts_is_the_mean_of_the_whole(parts: list[list[float | Non
     assert joined == (whole if whole is None else approx(whole, abs=1e-9))
 
 
-def test_calls_are_summed_and_waits_are_the_longest() -> None:
+def test_calls_are_summed_waits_are_the_longest_and_what_one_part_lacks_is_no_zero() -> None:
     parts = [
         {"judge_calls": Total(10), "judge_missing": Mean(1, 10), "rollout_seconds": Greatest(4.0)},
         {"judge_calls": Total(90), "judge_missing": Mean(19, 90), "rollout_seconds": Greatest(2.5)},
     ]
     assert joined_values(parts) == {"judge_calls": 100.0, "judge_missing": 0.2, "rollout_seconds": 4.0}
-
-
-def test_a_share_of_nothing_is_what_it_is_said_to_be() -> None:
-    assert joined_values([{"judge_missing": Mean(0, 0, over_nothing=0.0), "rubric": Mean.of([None])}]) == {
-        "judge_missing": 0.0,
-        "rubric": None,
-    }
-
-
-def test_plain_numbers_are_averaged_and_what_one_part_lacks_is_no_zero() -> None:
-    assert joined_values([{"format": 0.5, "rubric": None}, {"format": 1.0, "rubric": 0.25}, {}]) == {
-        "format": 0.75,
-        "rubric": 0.25,
-    }
+    plain = [{"format": 0.5, "rubric": None}, {"format": 1.0, "rubric": 0.25}, {}]
+    assert joined_values(plain) == {"format": 0.75, "rubric": 0.25}
+    # A share of nothing is what it is said to be.
+    nothing = {"judge_missing": Mean(0, 0, over_nothing=0.0), "rubric": Mean.of([None])}
+    assert joined_values([nothing]) == {"judge_missing": 0.0, "rubric": None}

@@ -64,14 +64,10 @@ def test_every_section_is_a_document_with_product_version_and_page() -> None:
     assert {each.source for each in found} == {"guide/pair.md"}
 
 
-def test_deeper_headings_and_code_stay_in_their_section() -> None:
-    text = sections(PAGE)[1].text
+def test_deeper_headings_and_code_stay_in_their_section_which_knows_its_line() -> None:
+    text, lines = sections(PAGE)[1].text, PAGE.split("\n")
     assert text.startswith("1. Press **Pair**.") and "### Many at once" in text
     assert text.endswith("# not a heading\n## nor this\n```")
-
-
-def test_a_section_knows_its_line() -> None:
-    lines = PAGE.split("\n")
     for line, _ in split_page(PAGE, name="p", place="p")[1:]:
         assert lines[line - 1].startswith("##")
 

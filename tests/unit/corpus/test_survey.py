@@ -140,9 +140,7 @@ def test_pdf_html_and_office_files_are_documents_and_broken_ones_are_named(offic
     assert set(skipped) == {"broken.docx", "broken.pdf", "scan.pdf"}
     assert skipped["scan.pdf"] == "holds no text (a scan?)"
     assert skipped["broken.pdf"].startswith("is damaged or not what its suffix says (")
-
-
-def test_a_web_page_is_read_section_by_section(office: Path) -> None:
+    # A web page section by section.
     sections = {document.id: document for document in read_documents(office, CorpusReader.MARKDOWN_SECTIONS)}
     assert sections["page.html"].title == "Pumps & valves"
     care = sections["page.html#care"]

@@ -40,11 +40,7 @@ def test_without_thoughts_the_response_alone_is_shown(dialect: Dialect) -> None:
     searching = turn_of(dialect, f"<think>Hm.</think>{call}", *FOUND)
     answering = turn_of(dialect, "<think>So.</think>Add five.<think>Sure?</think> <answer>8</answer>")
     response = without_thoughts(rollout_of(searching, answering))
-    assert [name for name, _ in shown(response, View.TRACE).parts] == [
-        "search",
-        "results",
-        "reasoning",
-        "answer",
-    ]
+    names = [name for name, _ in shown(response, View.TRACE).parts]
+    assert names == ["search", "results", "reasoning", "answer"]
     assert "Sure?" not in shown(response, View.TRACE).text
     assert without_thoughts(response) == response

@@ -53,12 +53,9 @@ async def test_the_endpoint_is_asked_for_its_special_tokens() -> None:
     assert clean(cleaned, tags) == cleaned
 
 
-async def test_an_endpoint_that_tells_nothing_is_no_mistake() -> None:
+async def test_an_endpoint_that_tells_nothing_is_no_mistake_and_a_token_that_survives_cleaning_is() -> None:
     async with engine(None) as config:
         assert await special_tokens(config) == frozenset()
-
-
-async def test_a_token_that_survives_cleaning_is_refused_at_the_start() -> None:
     async with engine(TOKENIZER, {"token_strs": ["x", "<frobnicate~>"]}) as config:
         with pytest.raises(ConfigError, match=r"control tokens of <frobnicate~>"):
             await special_tokens(config)

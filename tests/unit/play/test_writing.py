@@ -63,10 +63,7 @@ def test_another_tool_of_the_run_is_called_in_each_familys_syntax(name: str) -> 
         turn_of("/call open {}", dialect(name), Role.SOLVER, opened=False)
     with pytest.raises(UnfinishedTurnError):
         turn_of("/call open [1]", family, Role.SOLVER, opened=False)
-
-
-def test_a_raw_turn_is_left_as_it_is() -> None:
-    family = dialect("qwen2.5")
+    # A raw turn is left as it is.
     assert turn_of("/raw <search>a</search>", family, Role.SOLVER, opened=False) == "<search>a</search>"
 
 
