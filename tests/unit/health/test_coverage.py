@@ -8,11 +8,10 @@ from click.testing import CliRunner
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.cli import cli
 from scope_selfplay.report.signals import Measured, signal_of
-from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import Flaw, TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import write_run
+from tests.unit.store.runs import rewrite, write_run
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +33,7 @@ def folder(tmp_path: Path) -> RunFolder:
         changes = {"unmet": unmet.get(task.id), "criteria": (found, *others)}
         return candidate.model_copy(update={"rubric": rubric.model_copy(update=changes)})
 
-    write_records(stage.candidates, [told(each) for each in read_records(stage.candidates, Candidate)])
+    rewrite(stage.candidates, Candidate, told)
     return made
 
 

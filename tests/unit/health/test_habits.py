@@ -1,6 +1,7 @@
 """What a run with one fault raises, and that the same run without it raises nothing."""
 
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from scope_selfplay.base.values import Grade, Rollout, Verdict
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.signals import Checkup
-from scope_selfplay.store.files import read_records, write_atomic, write_records
+from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import Ratings
 from scope_selfplay.store.reader import RunReader
 from tests.unit.health.invented_run import Course, write_invented
+from tests.unit.store.runs import rewrite
 
 pytestmark = pytest.mark.integration
 
@@ -93,11 +95,9 @@ def test_a_run_on_given_tasks_has_its_answers_examined(tmp_path: Path) -> None:
 
 def test_a_missing_answer_is_neither_short_nor_repeated(tmp_path: Path) -> None:
     path = write_invented(tmp_path / "run", STILL)
-    file = RunFolder(path).stage(0, Stage.COMPARE).rollouts
-    rollouts = read_records(file, Rollout)
-    write_records(
-        file,
-        [each.model_copy(update={"answer": None}) if row % 2 else each for row, each in enumerate(rollouts)],
+    file, numbers = RunFolder(path).stage(0, Stage.COMPARE).rollouts, count()
+    rewrite(
+        file, Rollout, lambda each: each.model_copy(update={"answer": None}) if next(numbers) % 2 else each
     )
     first, _ = checkups_of(path)
     values = {signal.name: signal.value for signal in first.signals}
@@ -115,12 +115,9 @@ def test_a_warning_waits_until_the_whole_interval_is_outside(tmp_path: Path) -> 
 def test_a_task_that_lost_its_answer_is_shown_without_one(tmp_path: Path) -> None:
     path = write_invented(tmp_path / "run", Course())
     stage = RunFolder(path).stage(1, Stage.COMPARE)
-    rollouts, grades = read_records(stage.rollouts, Rollout), read_records(stage.grades, Grade)
-    write_records(stage.rollouts, [each.model_copy(update={"answer": None}) for each in rollouts])
-    unmet = tuple(Verdict(value=False) for _ in range(4))
-    write_records(
-        stage.grades, [each.model_copy(update={"verdicts": unmet, "score": 0.0}) for each in grades]
-    )
+    unmet = {"verdicts": (Verdict(value=False),) * 4, "score": 0.0}
+    rewrite(stage.rollouts, Rollout, lambda each: each.model_copy(update={"answer": None}))
+    rewrite(stage.grades, Grade, lambda each: each.model_copy(update=unmet))
     first, _ = checkups_of(path)
     behind = {found.name: found.behind for found in first.warnings}
     assert set(behind) == {"solver_gain"}

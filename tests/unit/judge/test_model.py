@@ -96,13 +96,11 @@ async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(ju
 
 
 @pytest.mark.parametrize("answer", ["", "Thought process:", "  Solution: "])
-async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, answer: str) -> None:
+async def test_an_opener_scores_nothing_without_a_call(ask: Ask, answer: str) -> None:
     fake = FakeServer(always("<score>1</score>"))
-    async with judge_over(fake) as judge:
-        verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, answer))).verdict
-        score = await judge.ask(ScoreQuestion(TASK, rollout(0, answer), None, scale=Scale.IMPLICIT))
-
-    assert (verdict.value, verdict.attempts, score.value, fake.requests) == (False, 0, 0.0, [])
+    grade = await ask(fake, GradeQuestion(TASK, CRITERION, answer))
+    score = await ask(fake, ScoreQuestion(TASK, rollout(0, answer), None, scale=Scale.IMPLICIT))
+    assert (grade.value, grade.verdict.attempts, score.value, fake.requests) == (False, 0, 0.0, [])
     assert (score.verdict.attempts, score.verdict.fault) == (0, None) and "opener" in score.verdict.reasoning
 
 

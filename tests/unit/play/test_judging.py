@@ -11,10 +11,9 @@ from click.testing import CliRunner, Result
 from scope_selfplay.base.errors import ScopeError, UserError
 from scope_selfplay.base.values import Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
-from tests.unit.store.runs import write_run
+from tests.unit.store.runs import rewrite, write_run
 
 pytestmark = pytest.mark.integration
 
@@ -23,9 +22,8 @@ pytestmark = pytest.mark.integration
 def folder(tmp_path: Path) -> RunFolder:
     """A run in which S_2 answers something else than S_0 and S_1."""
     made = write_run(tmp_path / "demo")
-    stage = made.stage(2, Stage.COMPARE)
-    answers = read_records(stage.rollouts, Rollout)
-    write_records(stage.rollouts, [each.model_copy(update={"answer": "more"}) for each in answers])
+    answers = made.stage(2, Stage.COMPARE).rollouts
+    rewrite(answers, Rollout, lambda each: each.model_copy(update={"answer": "more"}))
     return made
 
 

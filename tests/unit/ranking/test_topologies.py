@@ -37,10 +37,9 @@ def test_exactly_the_entrants_without_a_verdict_have_no_strength(design: str, sh
         assert {entrant for entrant, strength in enumerate(strengths) if strength is not None} == judged
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("design", [design for design in DESIGNS if "elimination" not in design])
 def test_equal_scores_everywhere_put_all_who_played_alike_level(design: str) -> None:
-    if "elimination" in design:
-        pytest.skip("a bracket has to let somebody through")
+    """A bracket has to let somebody through."""
     strengths = drive(DESIGNS[design](8, random.Random(0)), lambda _: Outcome(3.0, 3.0)).strengths
     assert len(set(strengths)) == 1
 
@@ -65,16 +64,12 @@ def test_the_level_of_the_scores_of_a_call_does_not_matter(design: str) -> None:
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_the_same_seed_asks_the_same_questions(design: str) -> None:
+def test_the_same_seed_asks_the_same_questions_and_another_one_others(design: str) -> None:
     judge = perfect(qualities(9, 4))
     runs = [drive(DESIGNS[design](9, random.Random(5)), judge) for _ in range(2)]
     assert runs[0] == runs[1]
-
-
-@pytest.mark.parametrize("design", RANDOM_DESIGNS)
-def test_another_seed_asks_other_questions(design: str) -> None:
     plans = {str(drive(DESIGNS[design](8, random.Random(seed)), lower_number).waves) for seed in range(20)}
-    assert len(plans) == 20
+    assert len(plans) == (20 if design in RANDOM_DESIGNS else 1)
 
 
 @pytest.mark.parametrize("n", range(2, 65))

@@ -1,5 +1,6 @@
 """A small run folder with every kind of record, written without training anything."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from scope_selfplay.base.gates import Gate
@@ -27,7 +28,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.columns import write_parquet
-from scope_selfplay.store.files import write_atomic, write_records
+from scope_selfplay.store.files import Model, read_records, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, checksums, publish_manifest
 
 WORDS = "harbour treaty lantern orchard viaduct".split()
@@ -204,6 +205,11 @@ def write_run(path: Path) -> RunFolder:
         write_tasks(folder, iteration, 30)
         write_comparison(folder, iteration, 10)
     return folder
+
+
+def rewrite(file: Path, kind: type[Model], change: Callable[[Model], Model]) -> None:
+    """Every record of a file is changed."""
+    write_records(file, [change(each) for each in read_records(file, kind)])
 
 
 def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:

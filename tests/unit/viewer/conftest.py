@@ -22,7 +22,7 @@ from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.store.files import read_records, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.reference_files import read_reference
-from tests.unit.store.runs import write_judgements, write_run
+from tests.unit.store.runs import rewrite, write_judgements, write_run
 
 MARKUP = (
     "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J \u202e {{ 7 * 7 }} \"'>"
@@ -53,12 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     documents = read_records(made.corpus, Document)
     documents[2] = documents[2].model_copy(update={"text": HOSTILE, "title": HOSTILE})
     write_records(made.corpus, documents)
-    stage = made.stage(1, Stage.COMPARE)
-    matches = read_records(stage.comparisons, Comparison)
-    write_records(
-        stage.comparisons,
-        [each.model_copy(update={"verdict": Verdict(value=True, reasoning=HOSTILE)}) for each in matches],
-    )
+    said = {"verdict": Verdict(value=True, reasoning=HOSTILE)}
+    matches = made.stage(1, Stage.COMPARE).comparisons
+    rewrite(matches, Comparison, lambda each: each.model_copy(update=said))
     write_judgements(made, 1, "task-1-002", HOSTILE)
     for kind in (Stage.CHALLENGER, Stage.SOLVER):
         where = made.stage(1, kind).path
@@ -90,27 +87,17 @@ def poison(made: RunFolder, iteration: int, text: str, number: int = 2) -> str:
     )
     write_records(stage.candidates, candidates)
     passage = Passage(id="doc-001", title=text, text=text, score=1.0)
+    spoken = {"thinking": text, "query": text, "passages": (passage,), "text": text}
     ids = {*chosen.rollout_ids, chosen.challenger_rollout_id}
-    write_records(
-        stage.rollouts,
-        [
-            _said(rollout, text, passage) if rollout.id in ids else rollout
-            for rollout in read_records(stage.rollouts, Rollout)
-        ],
-    )
-    write_records(
-        stage.grades,
-        [
-            grade.model_copy(update={"verdicts": (said,) * 2}) if grade.rollout_id in ids else grade
-            for grade in read_records(stage.grades, Grade)
-        ],
-    )
+
+    def rolled(rollout: Rollout) -> Rollout:
+        turns = tuple(turn.model_copy(update=spoken) for turn in rollout.turns)
+        changed = rollout.model_copy(update={"turns": turns, "answer": text, "error": text})
+        return changed.without_ids() if rollout.id in ids else rollout
+
+    def graded(grade: Grade) -> Grade:
+        return grade.model_copy(update={"verdicts": (said,) * 2}) if grade.rollout_id in ids else grade
+
+    rewrite(stage.rollouts, Rollout, rolled)
+    rewrite(stage.grades, Grade, graded)
     return chosen.id
-
-
-def _said(rollout: Rollout, text: str, passage: Passage) -> Rollout:
-    turns = tuple(
-        turn.model_copy(update={"thinking": text, "query": text, "passages": (passage,), "text": text})
-        for turn in rollout.turns
-    )
-    return rollout.model_copy(update={"turns": turns, "answer": text, "error": text}).without_ids()
