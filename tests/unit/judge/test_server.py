@@ -9,25 +9,21 @@ import aiohttp
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Document, Fault, Rubric, Task
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.corpus.world import FactQuestion, make_documents, read_article, write_question
 from scope_selfplay.judge.endpoint import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
-    GateQuestion,
     GradeQuestion,
-    Question,
     RubricQuestion,
-    Scale,
     ScoreQuestion,
 )
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import lexical_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.pack import Pack
-from tests.judges import answer_of
+from tests.judges import answer_of, questions
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +73,14 @@ async def test_every_question_gets_the_same_value(
     compared = 0
     async with over_the_wire(documents, pack, verdict=verdict) as judge:
         for task, source in tasks(documents):
-            asked: list[Question[Any]] = [GateQuestion(task, gate, source) for gate in Gate]
-            asked += [RubricQuestion(task, [source]), RubricQuestion(task, [])]
+            about = questions(task, source)
+            asked = [each for each in about if isinstance(each, GateQuestion | RubricQuestion)]
             rubric = (await direct.ask(RubricQuestion(task, [source]))).value
             answers = [source.text, "Its emblem is the heron.", source.text.partition(".")[0] + "."]
             for answer in answers if rubric else ():
                 asked += [GradeQuestion(task, each, answer) for each in rubric.criteria]
-                against = {Scale.EXPLICIT: rubric.criteria[0]}
-                asked += [
-                    ScoreQuestion(task, answer_of(answer), against.get(scale, rubric), scale=scale)
-                    for scale in Scale
-                ]
+                about = questions(task, source, rubric, answer_of(answer))
+                asked += [each for each in about if isinstance(each, ScoreQuestion)]
             for question in asked:
                 assert plain((await judge.ask(question)).value) == plain((await direct.ask(question)).value)
                 compared += 1

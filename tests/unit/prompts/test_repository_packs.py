@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.read import read_documents
+from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.prompts.folder import load_pack, pack_origins
 from scope_selfplay.prompts.pack import KEYS, Pack
 from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, PromptRole
+from scope_selfplay.run.candidate import challenger_opening
 from tests.unit.prompts.packs import PROMPTS
 
 PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
@@ -167,26 +168,14 @@ def support() -> Pack:
     return load_pack(PROMPTS / "support")
 
 
-@pytest.fixture(scope="module")
-def documents(support: Pack) -> list[Document]:
-    return read_documents(PAGES, support.domain.corpus_reader)
-
-
 def test_the_support_pack_is_complete_and_inherits_only_what_is_shared(support: Pack) -> None:
     assert support.roles == tuple(PromptRole)
     inherited = {each.what for each in pack_origins(PROMPTS / "support") if "inherited" in each.reason}
     assert inherited == {"task_types.creative_writing", *(role.file_name for role in SHARED)}
 
 
-def test_the_challenger_reads_a_section_with_its_product(support: Pack, documents: list[Document]) -> None:
+def test_the_challenger_reads_a_section_with_its_product(support: Pack) -> None:
+    document = read_documents(PAGES, support.domain.corpus_reader)[1]
     kind = next(kind for kind in support.domain.task_types if kind.enabled)
-    text = support.render(
-        PromptRole.CHALLENGER,
-        document_title=documents[1].title,
-        document_text=documents[1].text,
-        task_type=kind.name,
-        task_description=kind.description,
-        search_turns=1,
-        search_syntax="<search>...</search>",
-    )
-    assert documents[1].title in text and documents[1].text in text and "**diagnose**" in text
+    text = challenger_opening(support, "<search>...</search>", TaskSource(document, kind.name, 1))
+    assert document.title in text and document.text in text and "**diagnose**" in text

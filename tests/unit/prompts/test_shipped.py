@@ -24,9 +24,11 @@ def test_a_bare_name_is_the_shipped_pack_even_where_a_folder_has_that_name() -> 
     assert pack_path("wikipedia") == shipped_prompts() / "wikipedia" == PROMPTS / "wikipedia"
 
 
-def test_a_bare_name_that_does_not_ship_is_looked_for_below_prompts() -> None:
-    write_pack(Path("prompts/law"), domain=EXTENDING)
+def test_a_bare_name_that_does_not_ship_is_looked_for_below_prompts_and_one_elsewhere_is_pointed_at() -> None:
     write_pack(Path("law"), domain=EXTENDING)
+    with pytest.raises(PromptError, match=r"so write \./law$"):
+        pack_path("law")
+    write_pack(Path("prompts/law"), domain=EXTENDING)
     assert pack_path("law") == Path("prompts/law")
 
 
@@ -37,12 +39,6 @@ def test_a_name_with_a_slash_is_that_folder_and_nothing_else() -> None:
     assert pack_path(str(Path("wikipedia").resolve())) == Path("wikipedia").resolve()
     with pytest.raises(PromptError, match=r"prompts/wikipedia: no such folder"):
         pack_path("prompts/wikipedia")
-
-
-def test_a_folder_of_the_users_that_a_bare_name_does_not_reach_is_pointed_at() -> None:
-    write_pack(Path("law"), domain=EXTENDING)
-    with pytest.raises(PromptError, match=r"so write \./law$"):
-        pack_path("law")
 
 
 def test_a_pack_extends_the_one_beside_it_before_a_shipped_one(tmp_path: Path) -> None:

@@ -176,6 +176,16 @@ def all_right(thoughts: Sequence[int]) -> list[Rollout]:
     return [rollout(number, "8", thought=f"{thought} steps.") for number, thought in enumerate(thoughts)]
 
 
+def open_group(
+    size: int, *, deterministic: bool, task: Task = TASK, rubric: Rubric = RUBRIC, key: Key = ("g",)
+) -> RolloutGroup:
+    """A group whose rollouts are still to come, for a running event loop."""
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in range(size)]
+    arrivals = Arrivals(size, deterministic=deterministic)
+    return RolloutGroup(task, rubric, futures, arrivals, key, deterministic)
+
+
 def finished_group(
     task: Task,
     rubric: Rubric,
@@ -184,17 +194,13 @@ def finished_group(
     *,
     order: Sequence[int] | None = None,
 ) -> RolloutGroup:
-    """A group whose rollouts are there already, for a running event loop; they arrived in `order`, or by number."""
-    loop = asyncio.get_running_loop()
-    arrivals = Arrivals(len(rollouts), deterministic=True)
-    futures: list[asyncio.Future[Rollout]] = []
-    for rollout in rollouts:
-        futures.append(loop.create_future())
-        futures[-1].set_result(rollout)
-    for place, number in enumerate(range(len(rollouts)) if order is None else order):
-        arrivals.generated(number, place)
-        arrivals.finish(number)
-    return RolloutGroup(task, rubric, futures, arrivals, key)
+    """Rollouts that are there already; they arrived in `order`, or by number."""
+    group = open_group(len(rollouts), deterministic=True, task=task, rubric=rubric, key=key)
+    for place, number in enumerate(order or range(len(rollouts))):
+        group.rollouts[number].set_result(rollouts[number])
+        group.arrivals.generated(number, place)
+        group.arrivals.finish(number)
+    return group
 
 
 class StepRewards(NamedTuple):

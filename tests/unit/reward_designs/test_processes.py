@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -89,25 +90,13 @@ def in_processes(
 ) -> Any:
     """The rewards of all groups, dealt out in order, and the joined metrics."""
     judge = judge or Noisy(bias=3.0)
-    numbered, size = list(enumerate(groups)), len(groups) // processes
-    if processes == 1:
-        shares = [share_of_step(settings, numbered, None, judge)]
-    else:
-        meeting = Meeting(processes)
-        with ThreadPoolExecutor(processes) as pool:
-            running = [
-                pool.submit(
-                    share_of_step,
-                    settings,
-                    numbered[number * size : (number + 1) * size],
-                    Member(meeting, number),
-                    judge,
-                )
-                for number in range(processes)
-            ]
-            shares = [each.result() for each in running]
-    rewards = [reward for own, _ in shares for reward in own]
-    return rewards, joined_values([metrics for _, metrics in shares])
+    numbered, size, meeting = list(enumerate(groups)), len(groups) // processes, Meeting(processes)
+    shares = [numbered[start : start + size] for start in range(0, len(groups), size)]
+    peers = [Member(meeting, number) if processes > 1 else None for number in range(processes)]
+    with ThreadPoolExecutor(processes) as pool:
+        shared = list(pool.map(share_of_step, repeat(settings), shares, peers, repeat(judge)))
+    rewards = [reward for own, _ in shared for reward in own]
+    return rewards, joined_values([metrics for _, metrics in shared])
 
 
 @pytest.mark.parametrize("processes", [2, 4])

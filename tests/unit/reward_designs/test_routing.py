@@ -18,6 +18,7 @@ from tests.unit.reward_designs.scripted import (
     TASK,
     ScriptedJudge,
     StepRewards,
+    open_group,
     reward,
     rewards_of_step,
     rollouts,
@@ -238,13 +239,6 @@ async def test_in_deterministic_mode_nobody_waits_for_those_who_can_only_come_la
         arrivals.generated(number, tokens)
     arrivals.finish(1)
     assert await anext(aiter(arrivals)) == 1
-
-
-def open_group(size: int, *, deterministic: bool) -> RolloutGroup:
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in range(size)]
-    arrivals = Arrivals(size, deterministic=deterministic)
-    return RolloutGroup(TASK, RUBRIC, futures, arrivals, ("g",), deterministic)
 
 
 async def arrive(group: RolloutGroup, number: int, rollout: Rollout) -> None:
