@@ -15,6 +15,7 @@ from scope_selfplay.corpus.world import FactQuestion, make_documents, read_artic
 from scope_selfplay.judge.endpoint import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
+    GateQuestion,
     GradeQuestion,
     RubricQuestion,
     ScoreQuestion,
