@@ -38,13 +38,10 @@ def test_an_edit_between_two_attempts_does_not_change_the_shards(
     last = _names(FIRST, before)[before - 1]
 
     def work(job: dict[str, Any], rank: int) -> PodEnding:
-        name = job["metadata"]["name"]
-        if name == last:
-            failed.append(name)
-            return PodEnding(75, message="judge is down")
-        return world.stages(job, rank)
+        failed.append(job["metadata"]["name"])
+        return PodEnding(75, message="judge is down")
 
-    world.nodes.work = work
+    world.work_on(last, work)
     controller = world.controller()
     world.go_until(controller, lambda: failed)
     world.cluster.advance(5)

@@ -64,14 +64,10 @@ def test_an_index_of_another_corpus_is_refused(coast: list[Document]) -> None:
         InProcessSearcher(index, Passages.from_documents(coast[:-1]), "x")
 
 
-def test_an_empty_corpus_is_refused() -> None:
-    with pytest.raises(CorpusError, match="empty"):
-        bm25_searcher([])
-
-
-def test_a_corpus_without_words_is_refused() -> None:
-    with pytest.raises(CorpusError, match="no word"):
-        bm25_searcher([Document(id="a", title="", text="...")])
+@pytest.mark.parametrize(("texts", "lacking"), [([], "empty"), (["..."], "no word")])
+def test_a_corpus_without_words_is_refused(texts: list[str], lacking: str) -> None:
+    with pytest.raises(CorpusError, match=lacking):
+        bm25_searcher([Document(id="a", title="", text=text) for text in texts])
 
 
 def test_a_saved_index_answers_like_the_one_in_memory(tmp_path: Path, coast: list[Document]) -> None:

@@ -26,10 +26,6 @@ class Searches:
         return self.pending[query, topk]
 
 
-async def settle() -> None:
-    await asyncio.sleep(0)
-
-
 async def test_equal_queries_in_flight_share_one_search() -> None:
     searches, counts = Searches(), Counter[str]()
     cache = AnswerCache(searches, 10, lambda answer: counts.update([answer]))
@@ -44,7 +40,7 @@ async def test_a_remembered_answer_needs_no_search_but_another_topk_does() -> No
     cache = AnswerCache(searches, 10)
     cache.ask("q", 3)
     searches.pending["q", 3].set_result([])
-    await settle()
+    await asyncio.sleep(0)
     assert cache.ask("q", 3).done()
     assert not cache.ask("q", 4).done()
     assert not cache.is_missing(["q", "q"], 3)
@@ -57,7 +53,7 @@ async def remember(cache: AnswerCache, searches: Searches, query: str, topk: int
     answer = cache.ask(query, topk)
     searches.pending[query, topk].set_result(hits)
     await answer
-    await settle()
+    await asyncio.sleep(0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.floats(allow_nan=False, allow_infinity=False))))
@@ -109,14 +105,14 @@ async def test_when_the_last_caller_leaves_the_search_is_cancelled_and_a_new_cal
     cache = AnswerCache(searches, 10)
     first, second = cache.ask("q", 3), cache.ask("q", 3)
     first.cancel()
-    await settle()
+    await asyncio.sleep(0)
     abandoned = searches.pending["q", 3]
     assert not abandoned.done()
     second.cancel()
-    await settle()
+    await asyncio.sleep(0)
     assert abandoned.cancelled()
     again = cache.ask("q", 3)
-    await settle()
+    await asyncio.sleep(0)
     searches.pending["q", 3].set_result([Hit(5, 1.0)])
     assert await again == [Hit(5, 1.0)]
     assert searches.count == 2

@@ -59,12 +59,12 @@ def opening(call: Callable[[Mapping[str, Any]], Any] = documents, **changes: Any
     return replace(OPEN, **changes).called_by(call)
 
 
-async def rollout_of(lines: list[str], *tools: Tool, name: str = "qwen2.5", searches: int = 5) -> Rollout:
+async def rollout_of(lines: list[str], *tools: Tool, name: str = "qwen2.5") -> Rollout:
     codec = WordCodec()
     own = tools or (opening(),)
     policy_format = PolicyFormat(codec, dialect(name), "S_0", RolloutLimits(4000, 40))
     episode: Episode = solver_episode(
-        policy_format, ("k",), task_id="t", prompt="When?", max_search_turns=searches, tools=(SEARCH, *own)
+        policy_format, ("k",), task_id="t", prompt="When?", max_search_turns=5, tools=(SEARCH, *own)
     )
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
     return await run_episode(
