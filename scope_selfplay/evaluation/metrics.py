@@ -269,11 +269,8 @@ def mean_of(values: Sequence[float]) -> float:
 def pass_at(k: int, right: int, samples: int) -> float:
     """The probability that one of k answers is right, drawn without replacement from `samples` of which `right` are.
 
-    1 - C(samples - right, k) / C(samples, k): the unbiased estimate of Chen et al. (2021), equation 1. Raises
-    ValueError for more draws than samples.
+    1 - C(samples - right, k) / C(samples, k): the unbiased estimate of Chen et al. (2021), equation 1.
     """
-    if not 0 < k <= samples or not 0 <= right <= samples:
-        raise ValueError(f"pass@{k} of {samples} samples with {right} right ones: 0 < k <= samples is needed")
     return 1 - comb(samples - right, k) / comb(samples, k)
 
 

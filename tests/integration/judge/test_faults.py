@@ -68,30 +68,32 @@ def check(
     return Counter(str(fault) for fault in missing.elements())
 
 
+async def missing_under(
+    plan: FaultPlan, judge_over: JudgeOver, count: int, report: Report, **settings: object
+) -> tuple[Counter[str], FakeServer, ModelJudge]:
+    """Which faults are left of so many judgements; none that was read is wrong."""
+    texts = answers(count)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=plan, drip=0.05)
+    async with judge_over(fake, **settings) as judge:
+        return check(await grade_all(judge, texts), truth, fake, report), fake, judge
+
+
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("kind", [*GARBAGE, FaultKind.REFUSAL])
 async def test_one_kind_of_garbage_never_becomes_a_verdict(
     judge_over: JudgeOver, kind: FaultKind, record_property: Report
 ) -> None:
-    texts = answers(80)
-    truth = await undisturbed(judge_over, texts)
-    fake = FakeServer(sound, plan=FaultPlan({kind: 0.3}))
-    async with judge_over(fake) as judge:
-        missing = check(await grade_all(judge, texts), truth, fake, record_property)
-
+    missing, _, _ = await missing_under(FaultPlan({kind: 0.3}), judge_over, 80, record_property)
     assert set(missing) <= {Fault.UNREADABLE, Fault.REFUSED}
 
 
 @pytest.mark.fault(2)
 async def test_a_tenth_of_garbage_is_survived(judge_over: JudgeOver, record_property: Report) -> None:
-    texts = answers(400)
-    truth = await undisturbed(judge_over, texts)
-    fake = FakeServer(sound, plan=FaultPlan.evenly(GARBAGE, 0.1))
-    async with judge_over(fake, failure_budget=0.02) as judge:
-        missing = check(await grade_all(judge, texts), truth, fake, record_property)
-        account = judge.roles[PromptRole.GRADE]
-
-    assert missing.total() <= 0.02 * len(texts)
+    plan = FaultPlan.evenly(GARBAGE, 0.1)
+    missing, _, judge = await missing_under(plan, judge_over, 400, record_property, failure_budget=0.02)
+    account = judge.roles[PromptRole.GRADE]
+    assert missing.total() <= 0.02 * 400
     assert {fault: account[fault] for fault in Fault if account[fault]} == dict(missing)
 
 
@@ -124,28 +126,19 @@ async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
 async def test_one_kind_of_transport_fault_is_survived(
     judge_over: JudgeOver, kind: FaultKind, record_property: Report
 ) -> None:
-    texts = answers(100)
-    truth = await undisturbed(judge_over, texts)
-    fake = FakeServer(sound, plan=FaultPlan({kind: 0.15}), drip=0.05)
-    async with judge_over(fake) as judge:
-        missing = check(await grade_all(judge, texts), truth, fake, record_property)
-
+    missing, fake, _ = await missing_under(FaultPlan({kind: 0.15}), judge_over, 100, record_property)
     assert missing.total() <= 2
     # No storm: a faulty request is sent again once, and canaries are few.
-    assert len(fake.requests) <= len(texts) + fake.injected.total() + 10
+    assert len(fake.requests) <= 100 + fake.injected.total() + 10
 
 
 @pytest.mark.fault(3)
 async def test_a_tenth_of_all_transport_faults_is_survived(
     judge_over: JudgeOver, record_property: Report
 ) -> None:
-    texts = answers(400)
-    truth = await undisturbed(judge_over, texts)
-    fake = FakeServer(sound, plan=FaultPlan.evenly(TRANSPORT, 0.1))
-    async with judge_over(fake, failure_budget=0.02) as judge:
-        missing = check(await grade_all(judge, texts), truth, fake, record_property)
-
-    assert missing.total() <= 0.02 * len(texts)
+    plan = FaultPlan.evenly(TRANSPORT, 0.1)
+    missing, _, _ = await missing_under(plan, judge_over, 400, record_property, failure_budget=0.02)
+    assert missing.total() <= 0.02 * 400
 
 
 @pytest.mark.fault(3)
@@ -238,12 +231,8 @@ async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: J
 async def test_single_calls_that_hang_end_at_their_deadline(
     judge_over: JudgeOver, record_property: Report
 ) -> None:
-    texts = answers(60)
-    truth = await undisturbed(judge_over, texts)
-    fake = FakeServer(sound, plan=FaultPlan({FaultKind.HANG: 0.1}))
-    async with judge_over(fake, patience=2.0) as judge:
-        missing = check(await grade_all(judge, texts), truth, fake, record_property)
-
+    plan = FaultPlan({FaultKind.HANG: 0.1})
+    missing, _, _ = await missing_under(plan, judge_over, 60, record_property, patience=2.0)
     assert missing.total() <= 1
 
 

@@ -12,7 +12,6 @@ from scope_selfplay.base.sampling import ScriptedModel
 from scope_selfplay.base.values import (
     Comparison,
     Grade,
-    Outcome,
     Role,
     Rollout,
     RolloutFault,
@@ -26,7 +25,7 @@ from scope_selfplay.evaluation.contestants import Contestant
 from scope_selfplay.evaluation.evaluate import Evaluation
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Reply
+from scope_selfplay.judge.protocol import GradeQuestion, Question, Reply
 from scope_selfplay.policy.conversation import PolicyFormat
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
@@ -38,6 +37,7 @@ from scope_selfplay.stages.work import check_turn
 from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage, StageManifest, publish_manifest
 from tests.unit.evaluation.contestants import UNREADABLE, answering, candidate
+from tests.unit.evaluation.test_rating import Reader
 from tests.unit.test_pipeline import Down
 from tests.word_codec import WordCodec
 
@@ -45,13 +45,12 @@ PACK = load_pack(Path(__file__).parents[3] / "prompts" / "embedded")
 TASKS = 12
 
 
-class Counting:
+class Counting(Reader):
     """Prefers more words and meets a criterion with two; the comparisons numbered in `unreadable` cannot be read."""
 
-    identity = "counting"
-
     def __init__(self) -> None:
-        self.graded = self.compared = 0
+        super().__init__()
+        self.graded = 0
         self.unreadable: set[int] = set()
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
@@ -59,12 +58,8 @@ class Counting:
             self.graded += 1
             met = len(question.answer.split()) > 1
             return Reply(met, Verdict(value=met))
-        assert isinstance(question, PairQuestion)
-        self.compared += 1
-        if self.compared in self.unreadable:
-            return Reply(None, UNREADABLE)
-        words = (len((each.answer or "").split()) for each in (question.first, question.second))
-        return Reply(Outcome(*map(float, words)), Verdict(value=True))
+        found = await super().ask(question)
+        return Reply(None, UNREADABLE) if self.compared in self.unreadable else found
 
 
 class Scripted(Run):

@@ -28,11 +28,11 @@ class Reader:
 
     def __init__(self, bonus: float = 0.0) -> None:
         self._bonus = bonus
-        self.calls = 0
+        self.compared = 0
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         assert isinstance(question, PairQuestion)
-        self.calls += 1
+        self.compared += 1
         words = [len((each.answer or "").split()) for each in (question.first, question.second)]
         return Reply(Outcome(words[0] + self._bonus, words[1]), Verdict(value=True))
 
@@ -97,7 +97,7 @@ async def test_edges_count_for_the_newer_checkpoint_and_balance_the_order() -> N
     judge = Reader()
     comparisons = await played(judge, contestants)
     (edge,) = rated(contestants, [*comparisons, comparison("S_0-0", "S_1-0", None)]).edges
-    assert judge.calls == 20
+    assert judge.compared == 20
     assert (edge.older, edge.newer) == ("S_0", "S_1")
     assert (edge.wins, edge.losses, edge.ties, edge.equal, edge.failed) == (10, 10, 10, 10, 1)
     assert edge.newer_first == 10 and edge.mean_margin == pytest.approx(0.0)

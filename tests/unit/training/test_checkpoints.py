@@ -55,7 +55,6 @@ def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path, keep: i
 @pytest.mark.parametrize(
     ("harm", "damage"),
     [
-        (lambda folder: (folder / PARTS / ".metadata").write_text("x"), ".metadata has changed"),
         (lambda folder: (folder / PARTS / "__1_0.distcp").unlink(), "parts/__1_0.distcp was removed"),
         (lambda folder: (folder / PARTS / "__0_0.distcp").write_text("x"), "__0_0.distcp has changed"),
         (lambda folder: (folder / "receipt.json").unlink(), "no receipt.json"),
