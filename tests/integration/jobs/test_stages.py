@@ -1,7 +1,6 @@
 """The stage jobs as Kubernetes runs them, one process each: stopped, killed, spread over workers; the corpus stays."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -23,7 +22,7 @@ from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
-from tests.integration.loop.test_run import config_of
+from tests.integration.loop.test_run import config_of, forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -42,22 +41,18 @@ def in_child(name: str, arguments: list[str], log: Path) -> None:
 
 
 class Cluster:
-    """Starts jobs on one volume; a fork server has the libraries loaded already."""
+    """Starts jobs on one volume."""
 
     def __init__(self, policy: Path, root: Path) -> None:
         self.folder = RunFolder(root / "runs" / "tiny")
         self.log = root / "log.txt"
         self._config = root / "run.yaml"
         self._config.write_text(yaml.safe_dump(config_of(policy, *CHANGES).model_dump(mode="json")))
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.integration.loop.libraries"])
 
     def start(self, name: str, iteration: int, *more: str) -> ForkServerProcess:
         where = ["--config", str(self._config), "--root", str(self.folder.path.parent)]
         arguments = [*where, "--prompts", "/nowhere", "--iteration", str(iteration), *more]
-        child = self._context.Process(target=in_child, args=(name, arguments, self.log))
-        child.start()
-        return child
+        return forked(in_child, name, arguments, self.log)
 
     def run(self, name: str, iteration: int, *more: str) -> int:
         return ended(self.start(name, iteration, *more))

@@ -1,7 +1,6 @@
 """Two processes train as one does: whole groups each, the same rewards, the same weights, the same new adapter."""
 
 import json
-import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on, with_model
+from tests.integration.loop.test_run import forked
 
 
 def uneven(record: str, member: int, step: int) -> RewardedRollout:
@@ -47,16 +47,10 @@ def work_along(policy: Path, folder: Path, told: dict[str, str], rows: str) -> N
 def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path, rows: str) -> None:
     alone = job_with(random_policy, tmp_path / "alone", rows)
     train_on(alone, SCORES[rows])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.loop.libraries"])
     folder = tmp_path / "two"
     folder.mkdir()
-    children = [
-        context.Process(target=work_along, args=(random_policy, folder, told, rows))
-        for told in rank_environments(TrainingNode(2))
-    ]
-    for child in children:
-        child.start()
+    environments = rank_environments(TrainingNode(2))
+    children = [forked(work_along, random_policy, folder, told, rows) for told in environments]
     for child in children:
         child.join(600)
         assert child.exitcode == 0

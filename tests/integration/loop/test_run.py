@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,18 @@ def config_of(policy: Path, *overrides: str) -> RunConfig:
     return load_config(None, [*SETTINGS.split(), f"model.path={policy}", *overrides])
 
 
-def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], None] | None = None) -> int:
-    """The exit code of a process of its own, whose number `begun` is told; a fork server has the libraries loaded."""
+def forked(target: Callable[..., None], *given: Any) -> ForkServerProcess:
+    """A process that has begun; a fork server has the libraries loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.integration.loop.libraries"])
     child = context.Process(target=target, args=given)
     child.start()
+    return child
+
+
+def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], None] | None = None) -> int:
+    """The exit code of a process of its own, whose number `begun` is told."""
+    child = forked(target, *given)
     if begun is not None:
         assert child.pid is not None
         begun(child.pid)

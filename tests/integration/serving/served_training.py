@@ -122,18 +122,23 @@ def main(folder: Path, policy: Path, url: str, overlap: int, adapter: int) -> No
     install_vllm(broadcast)
     job = replace(served_job(policy, folder, url, adapter=adapter, steps=3, overlap=overlap), ranks=team)
     try:
-        train_served(job, see, seen)
+        # TRL's client goes on for a GPU alone, and leaves one without a number as it is.
+        train_served(job, see, seen, device="cuda")
     finally:
         (folder / f"left-{team.number}").touch()
 
 
-def train_served(job: GrpoJob, see: Callable[[int], None], seen: Callable[[], None]) -> None:
+def train_served(
+    job: GrpoJob,
+    see: Callable[[int], None] = lambda step: None,
+    seen: Callable[[], None] = lambda: None,
+    device: str = "cpu",
+) -> None:
     import torch
 
     with job.ranks:
         model = load(job)
-        # TRL's client goes on for a GPU alone, and leaves one without a number as it is.
-        placed: Any = SimpleNamespace(placement=replace(model.placement, device=torch.device("cuda")))
+        placed: Any = SimpleNamespace(placement=replace(model.placement, device=torch.device(device)))
         context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=lambda tokens: None))
         engine = open_engine(job, placed, context, Role.SOLVER, "S_0")
         TrainingLoop(job, model, engine, sampler_of(engine.source, see, seen)).run()

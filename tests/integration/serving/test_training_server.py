@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,16 +28,13 @@ from starlette.routing import Mount, Route
 
 from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.base.errors import ExitCode, InferenceError, OutsideError
-from scope_selfplay.base.values import Role
 from scope_selfplay.inference.server import ModelService, model_app
 from scope_selfplay.net.client import RetryPolicy
 from scope_selfplay.net.serve import serving
 from scope_selfplay.run import engines
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.engines import open_engine
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
-from scope_selfplay.training.loop import TrainingLoop, load
-from tests.integration.serving.served_training import sampler_of, served_job
+from scope_selfplay.training.job import TrainingCallbacks
+from tests.integration.serving.served_training import served_job, train_served
 from tests.integration.serving.threads import in_thread
 from tests.ports import free_port
 
@@ -163,14 +159,6 @@ class Brought:
         self.bring()
 
     def reset_prefix_cache(self) -> None: ...
-
-
-def train_served(job: GrpoJob, see: Callable[[int], None] = lambda step: None) -> None:
-    context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=lambda tokens: None))
-    with job.ranks:
-        model = load(job)
-        engine = open_engine(job, model, context, Role.SOLVER, "S_0")
-        TrainingLoop(job, model, engine, sampler_of(engine.source, see)).run()
 
 
 def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
