@@ -271,6 +271,7 @@ WEIGHTS, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", "model.safet
         ),
         ({"config.json": "\xff\xfe\0"}, r"config\.json is not a JSON object"),
         ({"config.json": "[]"}, r"config\.json is not a JSON object"),
+        ({"tokenizer_config.json": '{"broken": '}, r"tokenizer_config\.json is not a JSON object"),
     ],
 )
 def test_a_directory_that_is_not_a_safe_model_is_refused(
