@@ -156,7 +156,8 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
 ) -> None:
     """A cached reply would hide that the server has been given other weights."""
     fake = FakeServer(lambda request: judged_reply(JUDGE, request))
-    async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
+    # So patient that it asks a busy machine for no sign of life.
+    async with judge_over(fake, cache=tmp_path / "judgements.sqlite", patience=100.0) as judge:
         for start in (1, 2):
             before = len(fake.requests)
             watch = watch_of(judge, tmp_path, rate=0.02)
@@ -188,12 +189,8 @@ def test_without_two_documents_the_cases_are_plain_facts(documents: list[Documen
 
 async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
-    facts = {
-        "task": TASK.text,
-        "criterion": CRITERION.text,
-        "right": "Its river is the Ysk.",
-        "wrong": "None.",
-    }
+    answers = {"right": "Its river is the Ysk.", "wrong": "None."}
+    facts = {"task": TASK.text, "criterion": CRITERION.text, **answers}
     file.write_text(json.dumps(facts) + "\n")
     watch = watch_of(JUDGE, tmp_path, file=str(file))
     await work(watch, 20, only=GradeQuestion)

@@ -159,9 +159,7 @@ def test_first_and_last_are_quarters_of_the_steps(run: Run) -> None:
     )
     assert challenger["difficulty_first"] == pytest.approx(0.075)
     assert len(challenger["reward_curve"]) == 8
-
-
-def test_what_was_never_measured_is_null_and_never_zero(run: Run) -> None:
+    # What was never measured is null and never zero.
     solver = summary_of(run)["iterations"][0]["solver"]
     assert (solver["reward_first"], solver["rubric_first"], solver["rubric_curve"]) == (1.0, None, [])
 

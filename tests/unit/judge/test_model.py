@@ -156,7 +156,8 @@ async def test_equal_answers_by_different_ways_are_judged(judge_over: JudgeOver,
     others += [by_results] if style.view is View.TRACE else []
     reply = "<first>7</first><second>4</second>" if style.is_scored else "\\boxed{A}"
     fake = FakeServer(always(reply))
-    async with judge_over(fake) as judge:
+    # So patient that it asks a busy machine for no sign of life.
+    async with judge_over(fake, patience=100.0) as judge:
         for other in others:
             compared = await judge.ask(PairQuestion(TASK, plain, other, style=style))
             assert compared.value is not None and compared.value.first > compared.value.second

@@ -1,6 +1,6 @@
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -93,17 +93,12 @@ def test_a_ridge_that_is_not_positive_and_a_negative_level_are_refused(
         fit_margins(2, [Match(0, 1)], [Outcome(1.0, 0.0)], **settings)
 
 
-def is_connected(n: int, matches: list[Match]) -> bool:
-    ahead = defaultdict(set)
-    for one, other in matches:
-        ahead[one].add(other)
-        ahead[other].add(one)
-    reached, frontier = {0}, [0]
-    while frontier:
-        new = ahead[frontier.pop()] - reached
-        reached |= new
-        frontier += new
-    return len(reached) == n
+def laplacian_of(n: int, matches: list[Match]) -> np.ndarray:
+    laplacian = np.zeros((n, n))
+    for first, second in matches:
+        laplacian[[first, second], [first, second]] += 1
+        laplacian[[first, second], [second, first]] -= 1
+    return laplacian
 
 
 @settings(max_examples=60)
@@ -117,7 +112,8 @@ def test_a_balanced_plan_is_balanced(size_and_calls: tuple[int, int], seed: int)
         lead[first] += 1
         lead[second] -= 1
     assert len(matches) == calls
-    assert is_connected(n, matches)
+    # All are connected.
+    assert np.linalg.matrix_rank(laplacian_of(n, matches)) == n - 1
     assert len(degrees) == n and max(degrees.values()) - min(degrees.values()) <= 1
     assert max(map(abs, lead.values())) <= 1
 
@@ -138,10 +134,7 @@ def test_pairs_repeat_only_when_all_have_met_and_then_in_the_other_order(
     ("n", "calls", "most"), [(8, 18, 1.10), (8, 14, 1.15), (16, 42, 1.13), (16, 30, 1.31)]
 )
 def test_the_graph_is_near_the_best_that_so_many_calls_allow(n: int, calls: int, most: float) -> None:
-    laplacian = np.zeros((n, n))
-    for first, second in balanced_matches(n, calls, random.Random(0)):
-        laplacian[[first, second], [first, second]] += 1
-        laplacian[[first, second], [second, first]] -= 1
+    laplacian = laplacian_of(n, balanced_matches(n, calls, random.Random(0)))
     variance = (1 / np.linalg.eigvalsh(laplacian)[1:]).sum()
     # Equal eigenvalues would be the best; no graph with so few edges has them.
     assert variance <= most * (n - 1) ** 2 / (2 * calls)

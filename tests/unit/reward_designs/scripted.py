@@ -1,7 +1,9 @@
 """A judge that follows a script, and groups of rollouts to show it."""
 
 import asyncio
+import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.values import (
@@ -159,6 +161,17 @@ def rollout(
 
 def rollouts(*answers: str | None, first: int = 0) -> list[Rollout]:
     return [rollout(first + number, answer) for number, answer in enumerate(answers)]
+
+
+class NoisyJudge(ScriptedJudge):
+    """Prefers what is shown first, and its scores have noise that depends on the two shown alone."""
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        found = await super().ask(question)
+        assert isinstance(question, PairQuestion) and found.value is not None
+        rng = random.Random(f"{question.first.id} {question.second.id}")
+        mood = rng.gauss(0.0, 1.0)
+        return replace(found, value=Outcome(*(score + mood + rng.gauss(0.0, 0.5) for score in found.value)))
 
 
 class JudgeOfThoughts(ScriptedJudge):

@@ -1,6 +1,5 @@
 """What every preset pays, worked out by hand from the papers' formulas."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from tests.reference_files import read_reference, reference_cases
 from tests.unit.reward_designs.scripted import (
     RUBRIC,
     TASK,
+    NoisyJudge,
     ScriptedJudge,
     finished_group,
     reward,
@@ -210,17 +210,10 @@ def test_the_position_offset_of_a_step_is_taken_out_of_every_group() -> None:
         assert other == pytest.approx(own, abs=1e-3)
 
 
-class Noisy(ScriptedJudge):
-    async def ask(self, question: Question[Any]) -> Reply[Any]:
-        found = await super().ask(question)
-        rng = random.Random(len(self.asked))
-        return replace(found, value=Outcome(*(score + rng.gauss(0.0, 2.0) for score in found.value)))
-
-
 def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
     """What ships is what the simulator measures: the fit of the whole step, sums of scores included."""
     groups = [rollouts(*"98754321", first=10 * number) for number in range(24)]
-    found = reward({"reward": "balanced"}, Noisy(), *groups)
+    found = reward({"reward": "balanced"}, NoisyJudge(), *groups)
     judged = [comparisons for records in found.records if (comparisons := records.of(Comparison))]
     graphs = list(map(graph_of, judged, groups))
     levels = [min_max(fit) for fit in fit_step([8] * len(graphs), graphs)]

@@ -5,21 +5,27 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 import pytest
 
-from scope_selfplay.base.values import Check, Criterion, Outcome, Rollout, Rubric
+from scope_selfplay.base.values import Check, Criterion, Rollout, Rubric
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import Rewards
 from scope_selfplay.designs.design import Peers
 from scope_selfplay.designs.step import open_rewarder, reward_metrics
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.protocol import PairQuestion, Question, Reply
 from scope_selfplay.rewards.measures import Measures, joined_values
-from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, finished_group, reward, rollouts
+from tests.unit.reward_designs.scripted import (
+    RUBRIC,
+    TASK,
+    NoisyJudge,
+    ScriptedJudge,
+    finished_group,
+    reward,
+    rollouts,
+)
 
 RIGHT = TASK.model_copy(update={"reference": "9"})
 
@@ -54,18 +60,6 @@ class Member:
         return await asyncio.wrap_future(found)
 
 
-class Noisy(ScriptedJudge):
-    """Prefers what is shown first, and its scores have noise that depends on the two shown alone."""
-
-    async def ask(self, question: Question[Any]) -> Reply[Any]:
-        found = await super().ask(question)
-        assert isinstance(question, PairQuestion) and found.value is not None
-        rng = random.Random(f"{question.first.id} {question.second.id}")
-        mood = rng.gauss(0.0, 1.0)
-        first, second = (score + mood + rng.gauss(0.0, 0.5) for score in found.value)
-        return replace(found, value=Outcome(first, second))
-
-
 def share_of_step(
     settings: dict[str, Any],
     groups: Sequence[tuple[int, list[Rollout]]],
@@ -89,7 +83,7 @@ def in_processes(
     judge: ScriptedJudge | None = None,
 ) -> Any:
     """The rewards of all groups, dealt out in order, and the joined metrics."""
-    judge = judge or Noisy(bias=3.0)
+    judge = judge or NoisyJudge(bias=3.0)
     numbered, size, meeting = list(enumerate(groups)), len(groups) // processes, Meeting(processes)
     shares = [numbered[start : start + size] for start in range(0, len(groups), size)]
     peers = [Member(meeting, number) if processes > 1 else None for number in range(processes)]

@@ -38,10 +38,14 @@ def solved(number: int) -> Rollout:
 
 
 @pytest.mark.parametrize("preset", [*PAIRED, *POINTWISE])
-def test_the_judge_sees_solutions_and_no_thoughts(preset: str) -> None:
-    judge = JudgeThatNotes()
-    reward({"reward": preset}, judge, [solved(number) for number in range(8)], task=RIGHT)
-    assert judge.seen and all("Step" in seen and "secret" not in seen for seen in judge.seen)
+def test_the_judge_sees_solutions_and_thoughts_only_where_a_run_wants_that(preset: str) -> None:
+    group, wanted = [solved(number) for number in range(8)], {"design": preset, "thoughts": True}
+    for settings, thoughts in (
+        ({"reward": preset}, False),
+        ({"reward": wanted, "routing": "verifier"}, True),
+    ):
+        reward(settings, judge := JudgeThatNotes(), group, task=RIGHT)
+        assert judge.seen and all("Step" in seen and ("secret" in seen) is thoughts for seen in judge.seen)
 
 
 @pytest.mark.parametrize("preset", PAIRED)
@@ -49,14 +53,6 @@ def test_traces_that_differ_in_their_thoughts_alone_are_one_to_the_judge(preset:
     judge = ScriptedJudge()
     found = reward({"reward": preset}, judge, all_right(range(8)), task=RIGHT)
     assert judge.asked == [] and not any(found.teaching)
-
-
-@pytest.mark.parametrize("preset", [*PAIRED, *POINTWISE])
-def test_thoughts_are_shown_where_a_run_wants_that(preset: str) -> None:
-    judge = JudgeThatNotes()
-    settings = {"reward": {"design": preset, "thoughts": True}, "routing": "verifier"}
-    reward(settings, judge, [solved(number) for number in range(8)], task=RIGHT)
-    assert judge.seen and all("secret" in seen for seen in judge.seen)
 
 
 @pytest.mark.parametrize(("settings", "results"), [({}, False), ({"results": True}, True)])
