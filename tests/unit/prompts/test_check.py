@@ -14,14 +14,6 @@ from tests.unit.prompts.packs import copy_wikipedia, prompt_text, replace_in, wr
 
 PLANTED = [
     (
-        "solver.md",
-        "Question: {{ question }}",
-        "Question: {{ qustion }}",
-        "{{ qustion }}",
-        "uses {{ qustion }}; a solver prompt may use question, max_search_turns, search_syntax, result_syntax, tools,"
-        " budget (did you mean question?)",
-    ),
-    (
         "gate_entity.md",
         "Now judge this task:",
         "{{ document }}",
@@ -298,9 +290,10 @@ def test_a_misspelt_variable_of_a_copied_pack_comes_before_the_copys_name_for_th
 ) -> None:
     pack = copy_wikipedia(tmp_path)
     replace_in(pack / "solver.md", "{{ question }}", "{{ qustion }}")
-    copy = pack.rename(tmp_path / "mine")
-    first, *others = check_pack(copy)
-    assert "qustion" in first.what and any("names its ConfigMap" in each.what for each in others)
+    first, *others = check_pack(pack.rename(tmp_path / "mine"))
+    may = "question, max_search_turns, search_syntax, result_syntax, tools, budget (did you mean question?)"
+    assert first.what == f"uses {{{{ qustion }}}}; a solver prompt may use {may}"
+    assert any("names its ConfigMap" in each.what for each in others)
 
 
 def test_several_mistakes_are_all_listed_and_the_error_counts_them(tmp_path: Path) -> None:

@@ -40,20 +40,15 @@ def test_a_group_of_equal_answers_by_different_ways_costs_what_different_answers
     assert opened.most_calls(TASK, RUBRIC, opened.entrants(all_right([5] * 8))) == 0
 
 
-@pytest.mark.parametrize("design", TRACES)
-def test_who_shows_traces_tells_equal_answers_apart(design: str) -> None:
+@pytest.mark.parametrize("design", [*TRACES, *ANSWERS])
+def test_only_who_shows_traces_tells_equal_answers_apart(design: str) -> None:
     judge = JudgeOfThoughts()
     (rewards,) = reward({"reward": design}, judge, all_right([1, 9, 5])).rewards
-    assert judge.asked
+    if design in ANSWERS:
+        assert judge.asked in ([], [("rubric",)]) and len(set(rewards)) == 1
+        return
     worst, best, middle = (each or 0.0 for each in rewards)
-    assert best > middle > worst or (design == "arena" and best > worst)
-
-
-@pytest.mark.parametrize("design", ANSWERS)
-def test_who_shows_answers_alone_does_not(design: str) -> None:
-    judge = JudgeOfThoughts()
-    (rewards,) = reward({"reward": design}, judge, all_right([1, 9, 5])).rewards
-    assert judge.asked in ([], [("rubric",)]) and len(set(rewards)) == 1
+    assert judge.asked and (best > middle > worst or (design == "arena" and best > worst))
 
 
 @pytest.mark.parametrize("case", reference_cases("reasoning_arena_cases.json", "id"))
