@@ -113,7 +113,5 @@ def test_a_large_corpus_is_cut_with_a_line_for_what_is_done(tmp_path: Path) -> N
         len(done) == 5 and done == sorted(done) and lines[-1].startswith("cut 5 documents, in kB: 5899/5899 ")
     )
     assert "pieces" in last
-
-
-def test_a_small_corpus_is_cut_without_a_word(tmp_path: Path) -> None:
+    # A small one is cut without a word.
     assert said_while_cutting(tmp_path, 1) == []

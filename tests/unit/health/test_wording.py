@@ -72,9 +72,7 @@ def test_small_words_alone_are_no_pattern() -> None:
 )
 def test_a_sentence_is_said_twice_whatever_its_case_and_marks(text: str, repeated: str) -> None:
     assert repeated_sentence(text) == repeated
-
-
-def test_words_are_counted_without_marks() -> None:
+    # Words are counted without marks, too.
     assert word_count("The dog's 3 hind-legs, really!") == 5
 
 

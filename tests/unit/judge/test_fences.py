@@ -93,6 +93,11 @@ def test_what_is_cut_says_so_and_the_answer_is_cut_last() -> None:
     assert "0123456789\n[cut here: 5 more characters]" in fenced.fence("answer", "0123456789abcde")
     candidate = fenced.candidate("kape", [("thought", "long thinking"), ("answer", "12345678")])
     assert "12345678" in candidate and "lo\n[cut here: 11 more characters]" in candidate
+    # What loses its middle keeps both ends in one fence.
+    by_ends = Fencer(b"key", limit=11, truncation=Truncation.MIDDLE)
+    (ends,) = read_fences(by_ends.fence("answer", "abcdef" + "x" * 50 + "vwxyz"))
+    assert ends.text == "abcdef\n[cut here: 50 more characters]\nvwxyz"
+    assert read_fences(by_ends.fence("answer", "x" * 11))[0].text == "x" * 11
 
 
 def test_marks_that_do_not_match_are_refused() -> None:
@@ -128,10 +133,3 @@ def test_a_quoted_fence_is_no_verdict() -> None:
 
     assert parse_score(f"<think>The answer was {quoted}</think><score>0</score>") is False
     assert parse_score(f"The answer was {quoted}") is None
-
-
-def test_what_loses_its_middle_keeps_both_ends_in_one_fence() -> None:
-    fencer = Fencer(b"key", limit=11, truncation=Truncation.MIDDLE)
-    (fenced,) = read_fences(fencer.fence("answer", "abcdef" + "x" * 50 + "vwxyz"))
-    assert fenced.text == "abcdef\n[cut here: 50 more characters]\nvwxyz"
-    assert read_fences(fencer.fence("answer", "x" * 11))[0].text == "x" * 11

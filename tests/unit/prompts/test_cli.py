@@ -41,7 +41,7 @@ def test_mistakes_are_lines_on_stdout_and_the_exit_code_is_64(tmp_path: Path) ->
     assert problem["what"].startswith("uses {{ qustion }};")
 
 
-def test_budgets_can_be_counted_with_a_tokenizer(tmp_path: Path) -> None:
+def test_budgets_can_be_counted_with_a_tokenizer_and_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the retrieval extra")
     # One token a character: every prompt of the pack is over its budget.
     model = tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")
@@ -55,9 +55,6 @@ def test_budgets_can_be_counted_with_a_tokenizer(tmp_path: Path) -> None:
         body = next(p.body for p in load_pack(PROMPTS / "wikipedia").prompts if p.role == PromptRole.GRADE)
         assert f"takes about {len(body)} tokens; a grade prompt has 1000" in result.stdout
 
-
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="needs the retrieval extra")
     (tmp_path / "tokenizer.json").write_text("{}")
     error = scope_prompts("check", "wikipedia", "--tokenizer", ".").exception
     assert isinstance(error, CheckpointError) and "\n" not in str(error)
