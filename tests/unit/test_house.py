@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_290,
+    "library lines": 51_280,
     "library files": 225,
-    "test lines": 47_710,
-    "benchmark lines": 8_085,
+    "test lines": 45_600,
+    "benchmark lines": 8_000,
     "words by hand": 49_980,
     "settings": 163,
     "commands": 41,

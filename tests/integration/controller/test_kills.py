@@ -10,7 +10,8 @@ from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 from tests.unit.controller.worlds import World
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault(13)]
+# Some 400 kills: minutes on a busy machine.
+pytestmark = [pytest.mark.integration, pytest.mark.fault(13), pytest.mark.timeout(900)]
 Report = Callable[[str, object], None]
 
 
