@@ -60,7 +60,7 @@ async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOv
         [HONEST.format(row) for row in range(1927, 1935)],
         *(hostile[row : row + 8] for row in range(0, 120, 8)),
     ]
-    async with judge_over(Engine(verdict)) as judge:
+    async with judge_over(Engine(verdict), patience=100.0) as judge:
         opened = [
             finished_group(
                 TASK, RUBRIC, [rollout(row, text) for row, text in enumerate(texts)], ("g", number)
