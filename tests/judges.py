@@ -125,8 +125,9 @@ def questions(
     rubric: Rubric = RUBRIC,
     one: Rollout = ONE,
     other: Rollout = OTHER,
+    *further: Rollout,
 ) -> list[Question[Any]]:
-    """All that a judge is asked."""
+    """All that a judge is asked; it selects from `further` ones too."""
     criterion = rubric.criteria[0]
     return [
         *(GateQuestion(task, gate, document) for gate in Gate),
@@ -135,7 +136,7 @@ def questions(
         GradeQuestion(task, criterion, one.answer or ""),
         *(PairQuestion(task, one, other, style=style, rubric=rubric) for style in Style),
         PairQuestion(task, one, other, style=Style.ANSWERS, rubric=criterion),
-        SelectQuestion(task, rubric, [one, other], 1, repeat=2),
+        SelectQuestion(task, rubric, [one, other, *further], 1, repeat=2),
         *(
             ScoreQuestion(task, one, criterion if scale is Scale.EXPLICIT else rubric, scale=scale)
             for scale in Scale

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.ranks import ALL, ENDS_WITHIN, Fault, Ground, Plan, Tried, drawn, ground, start, tried
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.training.checkpoint import Checkpoints
+from scope_selfplay.training.ranks import Ranks
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
 
@@ -97,6 +99,8 @@ def test_a_stop_keeps_every_complete_step_and_costs_the_one_under_way_alone(
     assert outcome.code == 143 and outcome.after is not None and outcome.after < ENDS_WITHIN
     training = here.folder / name / "training-0"
     assert [each.name for each in (training / ".work").glob("checkpoint-*")] == [f"checkpoint-{complete}"]
+    newest = Checkpoints(training / ".work", Ranks()).newest(print)
+    assert newest is not None and newest.name == f"checkpoint-{complete}"
     assert [row["step"] for row in read_rows(training / "metrics.jsonl")] == [*range(1, complete + 1)]
 
 

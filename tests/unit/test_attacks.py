@@ -72,6 +72,7 @@ from tests.unit.prompts.packs import SAMPLES
 from tests.word_codec import WordCodec
 
 CASES = read_reference("attacks.json")["cases"]
+OUR_CUT = re.compile(r"\n\[cut here: \d+ more characters\]\Z")
 VARIANTS = int(os.environ.get("SCOPE_ATTACK_VARIANTS", "40"))
 
 
@@ -106,8 +107,8 @@ def questions_with(text: str) -> list[Question[Any]]:
         Turn(thinking=text, query=text, passages=(Passage(id="p", title=text, text=text),), text=text),
         Turn(thinking=text, text=text),
     )
-    one, other = (answer_of(f"{text}{n}", n).model_copy(update={"turns": turns}) for n in range(2))
-    return questions(task, document, rubric, one, other)
+    answers = (answer_of(f"{text}{n}", n).model_copy(update={"turns": turns}) for n in range(3))
+    return questions(task, document, rubric, *answers)
 
 
 def names_of(prompt: str) -> list[str]:
@@ -121,11 +122,15 @@ def test_no_text_leaves_its_fence_in_any_prompt_of_a_judge(pack: Pack, number: i
     seeds = [case["text"] for case in CASES if case["kind"] in ("text", "screen", "policy", "result")]
     frame, rng = prompts.render(questions_with("harmless")[number]).prompt, random.Random(number)
     drawn = [next(iter(variants(rng.choice(seeds), rng, 1))) for _ in range(VARIANTS)]
-    for attack in [*(each[:500] for each in MORE_ANSWERS.values()), *drawn]:
+    forms = [type(each) for each in questions()]
+    # Long ones take seconds: whole in one question of each form.
+    longest = None if forms.index(forms[number]) == number else 500
+    for attack in [*(each[:longest] for each in MORE_ANSWERS.values()), *drawn]:
         prompt = prompts.render(questions_with(attack)[number]).prompt
         assert names_of(prompt) == names_of(frame), attack
         assert text_outside(prompt).count("\n") == text_outside(frame).count("\n"), attack
-        assert not any(control_tag_in(as_read(each.text)) for each in all_fences(read_fences(prompt))), attack
+        theirs = [OUR_CUT.sub("", each.text) for each in all_fences(read_fences(prompt))]
+        assert not any(control_tag_in(as_read(each)) for each in theirs), attack
         prompt.encode()
 
 

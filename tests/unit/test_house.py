@@ -116,6 +116,26 @@ def test_no_function_is_longer_than_60_lines() -> None:
     assert [place for length, place in functions() if length > LONGEST_FUNCTION] == []
 
 
+IMPORTED = {
+    "model.py": {
+        *("StateDictOptions", "set_model_state_dict", "init_device_mesh"),
+        *("CPUOffloadPolicy", "MixedPrecisionPolicy", "fully_shard"),
+    },
+    "checkpoint.py": {"CheckpointException", "load", "save"},
+}
+"""All that files of training but ranks.py take from torch.distributed: for weights, and for parts of checkpoints."""
+
+
+def test_beside_ranks_only_weights_and_parts_of_checkpoints_make_ranks_wait_for_each_other() -> None:
+    gathering = {path for path, text in texts().items() if re.search(r"\.(full_tensor|redistribute)\(", text)}
+    assert gathering == {TRAINING / "model.py"}
+    for name, names in IMPORTED.items():
+        froms = [each for each in ast.walk(trees()[TRAINING / name]) if isinstance(each, ast.ImportFrom)]
+        taken = [each for each in froms if (each.module or "").startswith("torch.distributed")]
+        assert {alias.name for each in taken for alias in each.names} == names
+        assert "torch.distributed." not in re.sub("from torch.distributed.*", "", texts()[TRAINING / name])
+
+
 def test_no_class_name_is_defined_twice() -> None:
     names = Counter(
         node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)

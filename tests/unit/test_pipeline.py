@@ -1,5 +1,8 @@
 """A document's way to a candidate: every reason, and what each costs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter, evidence_of
 from scope_selfplay.search.searcher import NothingToSearch
+from tests.unit import with_added_gate
 from tests.unit.evaluation.contestants import UNREADABLE
 from tests.word_codec import WordCodec
 
@@ -313,3 +317,14 @@ def test_a_solver_is_told_its_budget_where_the_config_says_so() -> None:
 
 def test_the_default_gates_are_the_papers() -> None:
     assert DEFAULT_GATES == (Gate.ENTITY, Gate.SOURCE)
+
+
+def test_a_gate_is_added_in_one_file_and_its_prompt(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", with_added_gate.__name__, tmp_path],
+        cwd=with_added_gate.REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(with_added_gate.REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "added"), done.stderr

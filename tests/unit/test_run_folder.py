@@ -15,6 +15,7 @@ from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import GivenQuestion, candidate_of
 from scope_selfplay.run.run import Run
+from scope_selfplay.stages.train import tasks_to_train_on
 from scope_selfplay.stages.work import run_stage, stage_sources, write_documents
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import Stage, StageFolder
@@ -185,7 +186,11 @@ def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
         small_run(model, tmp_path / "runs", change, f"solver.tasks={given}")
     assert not (tmp_path / "runs").exists()
     write_records(given, [answered])
-    assert small_run(model, tmp_path / "runs", change, f"solver.tasks={given}").folder.config.exists()
+    run = small_run(model, tmp_path / "runs", change, f"solver.tasks={given}")
+    # The answers are taken out after the run was begun.
+    write_records(given, [bare])
+    with pytest.raises(ConfigError, match="1 of 1 tasks have none"):
+        tasks_to_train_on(run, 1)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,13 @@ def test_a_server_a_folder_and_a_file_of_answers_are_told_apart(tmp_path: Path) 
         ("nowhere", "there is no such model directory; give RUN:S_2"),
         ("nowhere:S_1", "there is no such folder"),
         ("nowhere.jsonl", "there is no such file of answers"),
+        ("smollm2", "fetch it .scope models smollm2"),
     ],
 )
-def test_what_cannot_answer_is_refused_with_what_can(tmp_path: Path, asked: str, message: str) -> None:
+def test_what_cannot_answer_is_refused_with_what_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, message: str
+) -> None:
+    monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
     run = run_with_checkpoint(tmp_path)
     with pytest.raises((CheckpointError, RecordError), match=message):
         read_contestant(asked.format(run=run))

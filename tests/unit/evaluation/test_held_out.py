@@ -50,3 +50,9 @@ def test_groups_come_in_order_and_missing_verdicts_are_never_zeros() -> None:
         "1 link": (1.0, 1),
     }
     assert list(found) == ["all", "asked criteria", "hidden criteria", "0 links", "1 link"]
+
+
+def test_what_a_fault_left_open_or_without_a_score_is_graded_again_and_nothing_else() -> None:
+    assert not grade(0, None, True).is_whole and grade(0, None, True).score == 1.0
+    assert grade(1, False, True).is_whole
+    assert not grade(2).is_whole

@@ -99,6 +99,8 @@ def test_a_text_may_come_from_a_file(tmp_path: Path) -> None:
     assert "Who built the harbour?" in both and "Nobody knows." in both
     one = tried("grade", "--answer", "Floods.", "--criterion", f"@{file}", "--dry")
     assert "Who built the harbour?" in one.output
+    task = CliRunner().invoke(judge, ["try", "gate_entity", "--task", f"@{file}", "--dry"])
+    assert "Who built the harbour?" in task.output
     missing = tried("gate_source", "--document", "@/nowhere.txt", "--dry")
     assert missing.exit_code == 2 and "cannot be read" in missing.output
 

@@ -67,8 +67,11 @@ async def grades(judge: NoisyJudge, answer: str, count: int = MANY) -> list[Verd
     return [reply.verdict for reply in (await asyncio.gather(*asked))]
 
 
-async def matches(judge: NoisyJudge, first: str, second: str, count: int = MANY) -> list[Reply[Outcome]]:
-    pairs = ((answer_of(first, f"a{n}"), answer_of(second, f"b{n}")) for n in range(count))
+async def matches(
+    judge: NoisyJudge, first: str, second: str, count: int = MANY, *, names: str = "ab"
+) -> list[Reply[Outcome]]:
+    one, other = names
+    pairs = ((answer_of(first, f"{one}{n}"), answer_of(second, f"{other}{n}")) for n in range(count))
     return await asyncio.gather(*[judge.ask(PairQuestion(TASK, *pair, style=Style.SCORES)) for pair in pairs])
 
 
@@ -103,7 +106,8 @@ async def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
 async def test_noise_falls_on_each_order_of_a_pair_by_itself() -> None:
     judge = noisy(wrong=0.5)
     ahead = [match.value == Outcome(0.0, 0.8) for match in await matches(judge, "good", "bad", 400)]
-    behind = [match.value == Outcome(0.8, 0.0) for match in await matches(judge, "bad", "good", 400)]
+    turned = await matches(judge, "bad", "good", 400, names="ba")
+    behind = [match.value == Outcome(0.8, 0.0) for match in turned]
     assert share([a == b for a, b in zip(ahead, behind, strict=True)]) == pytest.approx(0.5, abs=0.1)
 
 

@@ -51,6 +51,14 @@ def test_an_image_is_called_by_its_version_because_latest_is_never_taken_as_load
     assert built("worker", "REGISTRY=host.example/me/", "TAG=7") == "host.example/me/scope-selfplay:7"
 
 
+def test_of_the_published_images_the_local_one_alone_takes_torch_from_the_index_for_cpus() -> None:
+    dockerfile = (REPOSITORY / "k8s" / "images" / "worker.Dockerfile").read_text()
+    (step,) = [step for step in job()["steps"] if step.get("id") == "build"]
+    name, value = "PIP_EXTRA_INDEX_URL", step["env"]["PIP_EXTRA_INDEX_URL"]
+    assert f"\nARG {name}\n" in dockerfile and f" --build-arg {name} " in step["run"]
+    assert value == "${{ matrix.image == 'local' && vars.TORCH_CPU_INDEX || '' }}"
+
+
 def test_manifests_start_what_is_built() -> None:
     known = {built(image) for image in IMAGES}
     assert ImagesConfig().worker == built("worker")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 
 import yaml
@@ -57,6 +58,16 @@ def test_every_metric_of_the_dashboard_is_one_that_a_pod_exports(tmp_path: Path)
         "retriever",
     }
     assert mine - ours - set(of_vllm()) == set()
+
+
+def test_panels_share_no_place_and_no_number() -> None:
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    for one, two in combinations(places, 2):
+        assert any(
+            one[at] >= two[at] + two[size] or two[at] >= one[at] + one[size] for at, size in ("xw", "yh")
+        )
+    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_prometheus_scrapes_every_pod_that_exports_and_no_other(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ LABELS = {
     "tool": "flights",
 }
 IMAGE = Image(f"registry.example/flights@sha256:{'0' * 64}", [])
-FLIGHTS = served(IMAGE, "flights", LABELS, port=9000, ports=[{"name": "http", "containerPort": 9000}])
-URL = "http://flights:9000/mcp"
+FLIGHTS = served(IMAGE, "flights", LABELS, port=80, ports=[{"name": "http", "containerPort": 9000}])
+FLIGHTS[1]["spec"]["ports"][0]["targetPort"] = "http"
+URL = "http://flights/mcp"
 
 
 def problems(top: Path, url: str, *components: str, with_server: bool = True) -> list[str]:

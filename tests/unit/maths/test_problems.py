@@ -68,6 +68,12 @@ def test_held_out_problems_are_left_out() -> None:
     assert not unseen & {each.question for each in rest}
 
 
+def test_more_problems_than_there_are_is_refused() -> None:
+    every = frozenset(f"{a} {sign} {b}" for a in range(2, 31) for b in range(2, 31) for sign in "+-")
+    with pytest.raises(ValueError, match="no 1 different problems of arithmetic"):
+        problems(random.Random(0), 1, kinds=[ProblemKind.ARITHMETIC], levels=[1], without=every)
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [

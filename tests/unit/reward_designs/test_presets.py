@@ -326,7 +326,9 @@ GROUPS = [rollouts(*answers) for answers in (["8", "8"], ["1", "2"], ["8", "1"],
         {"reward": "win_rate", "routing": {"by": "verifier", "budget": 1}},
     ],
 )
-def test_shares_of_right_and_wrong_are_the_verifiers(settings: dict[str, Any]) -> None:
+def test_shares_of_right_and_wrong_are_the_verifiers_and_rollouts_are_counted(
+    settings: dict[str, Any],
+) -> None:
     metrics = reward(settings, ScriptedJudge(), *GROUPS, task=RIGHT).metrics
     assert (metrics["verified"], metrics["all_right"], metrics["all_wrong"]) == (3 / 8, 1 / 4, 1 / 2)
     assert metrics["generations"] == 8

@@ -149,6 +149,16 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 
+def test_a_finished_file_that_was_cut_off_or_removed_is_named(folder: RunFolder) -> None:
+    file = finish(folder, 1, Stage.TASKS) / "rollouts.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RecordError, match=r"rollouts\.parquet has changed since the stage was finished"):
+        RunReader(folder.path)
+    file.unlink()
+    with pytest.raises(RecordError, match=r"rollouts\.parquet was removed"):
+        RunReader(folder.path)
+
+
 def test_a_file_that_is_not_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:
     path = folder.stage(1, Stage.TASKS).path
     (path / "candidates.parquet").write_bytes(b"PAR1 and nothing else")

@@ -61,8 +61,12 @@ class Elements(HTMLParser):
         if tag not in self.VOID:
             self._open.append(tag)
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
     def handle_endtag(self, tag: str) -> None:
-        assert tag in self.VOID or self._open.pop() == tag, tag
+        assert self._open.pop() == tag, tag
 
     def handle_data(self, data: str) -> None:
         self.text += data
