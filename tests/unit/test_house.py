@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 51_280,
     "library files": 225,
-    "test lines": 45_600,
+    "test lines": 45_790,
     "benchmark lines": 8_000,
     "words by hand": 49_980,
     "settings": 163,
