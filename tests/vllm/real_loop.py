@@ -28,13 +28,14 @@ from tests.integration.serving.threads import in_thread
 from tests.vllm.scripted_traces import write_traces
 
 PASSAGE_TOKENS = 72
+MOST_CANDIDATES = 12
 JUDGE = "judge"
 # Held-out tasks, tasks and steps are few; every task that is whole is kept, since a window of difficulty needs a judge
 # that can judge. Turns are so short that some are cut in the middle. A group may lose more than the third of its
 # judgements that is rubbish.
-SETTINGS = """
+SETTINGS = f"""
     name=real domain=embedded iterations=1 model.dialect=qwen2.5 model.max_length=1024 model.slots=16
-    search.topk=1 search.max_tokens=96 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates=12
+    search.topk=1 search.max_tokens=96 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates={MOST_CANDIDATES}
     tasks.in_flight=6 tasks.rollouts=2 compare.tasks=3
     challenger.steps=1 challenger.batch=2 challenger.group_size=4 challenger.rollouts=2 challenger.learning_rate=1e-5
     challenger.max_prompt=400 challenger.max_response=300 challenger.micro_tokens=1024
@@ -68,22 +69,20 @@ def write_corpus(file: Path, codec: ChatCodec) -> None:
             lines.append({"id": row["id"], "contents": f"{title}\n{codec.truncate(text, PASSAGE_TOKENS)}"})
     for subject in ("government", "geography", "people"):
         for number, (name, text) in enumerate(ODD.items()):
-            lines.append(
-                {"id": f"odd-{subject}-{number}", "contents": f'"{name}: {subject}"\nCapital: {text}'}
-            )
+            contents = f'"{name}: {subject}"\nCapital: {text}'
+            lines.append({"id": f"odd-{subject}-{number}", "contents": contents})
     file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
 
 def seed_of_odd_sources(corpus: Path) -> int:
-    """One with which the Challenger learns from an odd document, however many the held-out tasks took before it: how
-    many these need is the draw of an engine whose batches are never the same twice.
-    """
+    """One with which the Challenger learns from an odd document, however many the held-out tasks took before it."""
     documents = list(read_documents(corpus))
-    for seed in count():
+
+    def is_odd_throughout(seed: int) -> bool:
         odd = [document.id.startswith("odd") for document in shuffled(documents, seed=seed)]
-        if all(odd[taken] or odd[taken + 1] for taken in range(13)):
-            return seed
-    raise AssertionError
+        return all(odd[taken] or odd[taken + 1] for taken in range(MOST_CANDIDATES + 1))
+
+    return next(filter(is_odd_throughout, count()))
 
 
 class EveryThird(FaultPlan):

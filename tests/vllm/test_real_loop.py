@@ -184,30 +184,24 @@ def _vllm(model: Path, root: Path) -> AbstractContextManager[str]:
 
 def test_every_stage_is_made_and_weights_move_where_there_is_something_to_learn(loop: Loop) -> None:
     run = loop.run
-    made = [
-        loop.stage(0, Stage.TASKS),
-        loop.stage(0, Stage.COMPARE),
-        *(loop.stage(1, stage) for stage in Stage),
-    ]
-    assert all(each.manifest is not None for each in made)
-    before = Policy("M0", loop.start).weights
-    trained = (
-        (Stage.CHALLENGER, Role.CHALLENGER, run.challenger(1)),
-        (Stage.SOLVER, Role.SOLVER, run.solver(1)),
-    )
-    for stage, role, after in trained:
+    made = [(0, Stage.TASKS), (0, Stage.COMPARE), *((1, stage) for stage in Stage)]
+    assert all(loop.stage(*each).manifest is not None for each in made)
+    before, moved = Policy("M0", loop.start).weights, []
+    for stage, after in ((Stage.CHALLENGER, run.challenger(1)), (Stage.SOLVER, run.solver(1))):
         (step,) = read_rows(loop.stage(1, stage).metrics)
         rewards: dict[str, set[float | None]] = {}
-        for rollout, rewarded in loop.watched.of(role):
+        for rollout, rewarded in loop.watched.of(Role(stage.value)):
             rewards.setdefault(rollout.subject_id, {None}).add(rewarded.reward)
         # Where the judge's rubbish leaves only flat groups, there is nothing to learn from, and nothing is learnt.
         told_apart = any(len(group) > 2 for group in rewards.values())
         print(f"{stage.value}: {'weights move' if told_apart else 'only flat groups'}; {rewards}")
-        assert (step["grad_norm"] > 0) is told_apart and (after.weights != before) is told_apart, step
+        moved.append(after.weights != before)
+        assert (step["grad_norm"] > 0) is moved[-1] is told_apart, step
         assert ("sampling_drift" in step) is told_apart, step
-        # Sampled in float32, a token has the log-probability that the trainer computes.
-        least = 0 if HAS_BFLOAT16 else -1
-        assert least < step.get("sampling_drift", 0.01) < 0.05, step
+        if told_apart:
+            # Sampled in float32, a token has the log-probability that the trainer computes.
+            assert step["sampling_drift"] < 0.05 and (step["sampling_drift"] > 0 or not HAS_BFLOAT16), step
+    assert any(moved)
     assert read_ratings(run.folder, 1).reason
     print({path.parent.name: read_rows(path) for path in sorted(run.folder.path.glob("*1/*/metrics.jsonl"))})
 

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -137,6 +138,20 @@ def test_swiss_pairs_equal_records(n: int) -> None:
         for wave in drive(swiss(n, random.Random(seed)), lower_number).waves:
             assert all(won[match.first] == won[match.second] for match in wave)
             won.update(min(match) for match in wave)
+
+
+def test_swiss_places_equal_wins_by_the_wins_of_those_whom_they_met() -> None:
+    """Buchholz, of ArenaRL's section 4.5."""
+    told_apart = 0
+    for seed in range(20):
+        driven = drive(swiss(8, random.Random(seed)), lower_number)
+        won = Counter(min(match) for match in driven.asked)
+        met = [[sum(match) - each for match in driven.asked if each in match] for each in range(8)]
+        keys = [(won[each], sum(won[other] for other in met[each])) for each in range(8)]
+        for one, other in combinations(range(8), 2):
+            assert (keys[one] > keys[other]) is (driven.strengths[one] > driven.strengths[other])
+            told_apart += won[one] == won[other] and keys[one] != keys[other]
+    assert told_apart
 
 
 def test_the_anchor_is_worth_nothing_on_the_scale_of_margins_and_its_mean_on_that_of_own_scores() -> None:
