@@ -189,18 +189,18 @@ def test_every_stage_is_made_and_weights_move_where_there_is_something_to_learn(
     before, moved = Policy("M0", loop.start).weights, []
     for stage, after in ((Stage.CHALLENGER, run.challenger(1)), (Stage.SOLVER, run.solver(1))):
         (step,) = read_rows(loop.stage(1, stage).metrics)
-        rewards: dict[str, set[float | None]] = {}
+        rewards: dict[str, set[float]] = {}
         for rollout, rewarded in loop.watched.of(Role(stage.value)):
-            rewards.setdefault(rollout.subject_id, {None}).add(rewarded.reward)
-        # Where the judge's rubbish leaves only flat groups, there is nothing to learn from, and nothing is learnt.
-        told_apart = any(len(group) > 2 for group in rewards.values())
-        print(f"{stage.value}: {'weights move' if told_apart else 'only flat groups'}; {rewards}")
+            rewards.setdefault(rollout.subject_id, set()).update({rewarded.reward} - {None})
+        print(f"{stage.value}: {rewards}")
         moved.append(after.weights != before)
-        assert (step["grad_norm"] > 0) is moved[-1] is told_apart, step
-        assert ("sampling_drift" in step) is told_apart, step
-        if told_apart:
-            # Sampled in float32, a token has the log-probability that the trainer computes.
-            assert step["sampling_drift"] < 0.05 and (step["sampling_drift"] > 0 or not HAS_BFLOAT16), step
+        assert moved[-1] is (step["grad_norm"] > 0), step
+        # A group whose rewards are equal pulls towards M0 alone, which rounding may tell apart from where it starts.
+        assert moved[-1] or all(len(group) < 2 for group in rewards.values()), step
+        # Without a reward nothing is computed. Sampled in float32, a token has the log-probability of the trainer.
+        assert ("sampling_drift" in step) is any(rewards.values()), step
+        least = 0 if HAS_BFLOAT16 and any(rewards.values()) else -1
+        assert least < step.get("sampling_drift", 0.0) < 0.05, step
     assert any(moved)
     assert read_ratings(run.folder, 1).reason
     print({path.parent.name: read_rows(path) for path in sorted(run.folder.path.glob("*1/*/metrics.jsonl"))})
