@@ -156,7 +156,7 @@ async def test_after_the_deadline_a_client_that_does_not_read_does_not_keep_the_
 ) -> None:
     """SIGTERM never ended the server."""
     async with (
-        served(index_folder, "--deadline", "5", "--workers", "2") as server,
+        served(index_folder, "--deadline", "10", "--workers", "2") as server,
         one_who_does_not_read(server.url),
     ):
         workers = server.workers
