@@ -1,7 +1,7 @@
 """Whole runs that are killed again and again, at writes and within judge calls: nothing is lost, doubled or changed.
 
-Up to twenty kills make a chain, fifteen as a rule: each attempt goes on where the one before was killed.
-Candidates are made one at a time: of those made ahead of the quota time decides which are asked about for nothing.
+Up to twenty kills make a chain: each attempt goes on where the one before was killed, and the last comes to the end.
+Candidates are made one at a time: which of those started ahead of the quota still ask the judge is a matter of timing.
 """
 
 import signal
