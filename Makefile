@@ -5,47 +5,65 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Material's advertisement of its successor.
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
+.PHONY: run test test-all test-integration test-vllm test-real-loop prove-gpu prove-gpu-bundle check docs format setup dev warm-start clean
 .PHONY: test-ranks test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
-.PHONY: images image-worker image-local image-retriever image-trainer image-tag sbom run-folders
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-attacks bench-rollouts bench-ablations bench-viewer bench-faults bench-real-engine bench-real-answers bench-real-model bench-ranks
+.PHONY: images image-worker image-local image-retriever image-trainer image-tag sbom dist kept-run run-folders
+.PHONY: mutants bench-learning bench-warm-start bench-ranking bench-retrieval bench-attacks bench-ablations bench-faults bench-real-engine bench-real-answers bench-real-model bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-setup: $(VENV)/.dev
+setup: $(VENV)/.test
+
+dev: $(VENV)/.dev ## what `make check` and the other tiers of tests need besides
 
 $(VENV)/.local: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[local]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.local
-	$(INSTALL) '.[local,documents,mcp,retrieval,k8s,dev]'
+$(VENV)/.test: $(VENV)/.local
+	$(INSTALL) '.[local,documents,mcp,retrieval,k8s,test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(INSTALL) '.[local,documents,mcp,retrieval,k8s,docs,dev]'
 	@touch $@
 
 run: $(VENV)/.local ## the whole self-play loop on this machine, in minutes
 	$(BIN)/scope run $(ARGS)
 
-test: test-unit test-integration ## unit tests, then what trains and serves for real on the CPU
+# The markers of tiers with targets of their own; a test that is marked `smoke` as well is also in `make test`.
+TIERS := integration or engines or fsdp or browser or cluster or pods or pods_vllm or images or consumers or vllm or real_loop
+test: setup ## in five minutes: unit tests, a tiny run that is killed and resumed, a step on two ranks, a page in a browser
+	$(BIN)/pytest tests -m 'smoke or not ($(TIERS))' -n auto -rs
 
-test-unit: setup
-	$(BIN)/pytest tests/unit -m 'not integration' -n auto
+test-all: test dev ## every tier that this machine has the parts for, in two lanes: .ci/tiers
+	.ci/tiers
 
-test-integration: setup
-	$(BIN)/pytest tests/unit tests/integration -m integration -n 2
+test-integration: dev ## what trains and serves for real on the CPU
+	$(BIN)/pytest tests -m '(integration or engines) and not smoke' -n 2 -rs
 
-test-fsdp: setup ## training in two ranks under FSDP2 on the CPU, with the settings of a GPU pod
+test-fsdp: dev ## training in two ranks under FSDP2 on the CPU, with the settings of a GPU pod
 	$(BIN)/pytest tests/fsdp -m fsdp -k 'not what_ends_a_rank_ends_all'
 
-test-ranks: setup ## every fault of every rank in every phase, five minutes; a dozen of such plans are in test-fsdp
+test-ranks: dev ## every fault of every rank in every phase, five minutes; eight drawn plans are in test-fsdp
 	$(BIN)/pytest tests/fsdp/test_ranks.py -m fsdp
 
-test-browser: setup ## the web page in headless Chromium (Debian: apt-get install chromium)
-	$(BIN)/pytest tests/browser -m browser
+mutants: $(VENV)-mutants/.done ## whether the tests bite: hundreds of deliberate faults, resumable: ARGS="--count 60 --only ranking"
+	$(VENV)-mutants/bin/python -m tests.mutants $(ARGS)
 
-test-gpu: setup ## the parts of the GPU proof as tests, with more time
-	$(BIN)/pytest tests/gpu -m gpu -s
+# Its dependencies are many, and nothing else here needs them.
+$(VENV)-mutants/.done: $(VENV)/.test
+	$(PYTHON) -m venv $(VENV)-mutants
+	$(BIN)/python $(PACKAGES) > $$($(VENV)-mutants/bin/python $(PACKAGES))/project.pth
+	$(VENV)-mutants/bin/pip install --quiet --disable-pip-version-check mutmut==3.8.1
+	@touch $@
+
+test-browser: dev ## the web page in headless Chromium (Debian: apt-get install chromium)
+	$(BIN)/pytest tests/browser -m browser
 
 # A machine with a GPU often has a torch of its own: PROVE_WITH=python3 takes the packages of that Python.
 PROVE_WITH ?= $(BIN)/python
@@ -55,78 +73,72 @@ prove-gpu: $(if $(filter $(BIN)/python,$(PROVE_WITH)),setup) ## what one GPU sho
 prove-gpu-bundle: setup ## the proof for a machine that has torch and no network: build/prove-gpu [ARGS="--python 3.12"]
 	$(BIN)/python -m benchmarks.gpu.bundle $(ARGS)
 
-check: setup ## style, types, layers
+check: dev ## style, types, layers, the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if $(BIN)/python -c 'import material, mkdocs_click, mkdocstrings' 2>/dev/null; then $(BIN)/python -m mkdocs build --quiet; \
+	else echo "the documentation is not checked: pip install '.[docs]'"; fi
 
-format: setup
+docs: dev ## the documentation as a site in build/site; a dead link ends it. ARGS=serve shows it, with its search
+	$(BIN)/python -m mkdocs $(or $(ARGS),build)
+
+format: dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 warm-start: setup ## make the tiny policy that ships with the package again
 	$(BIN)/python benchmarks/warm_start.py --write
 
-bench-warm-start: setup ## rebuild the tiny policy and compare its held-out score with the shipped one
+bench-warm-start: dev ## rebuild the tiny policy and compare its held-out score with the shipped one
 	$(BIN)/python benchmarks/warm_start.py
 
-bench-learning: setup ## five seeds, three Challengers: what is learnt, with intervals; resumable: ARGS=--write
+bench-learning: dev ## five seeds, three Challengers: what is learnt, with intervals; resumable: ARGS=--write
 	$(BIN)/python -m benchmarks.learning $(ARGS)
 
-bench-ranking: setup ## fidelity of every reward design against judge calls
-	$(BIN)/python -m benchmarks.ranking
+bench-ranking: dev ## fidelity of every reward design against judge calls
+	$(BIN)/python -m benchmarks.ranking $(ARGS)
 
-bench-ablations: setup ## the papers' ablations on the embedded world, in hours, resumable: ARGS="--only frozen --seeds 1 2"
+bench-ablations: dev ## the papers' ablations on the embedded world, in hours, resumable: ARGS="--only frozen --seeds 1 2"
 	$(BIN)/python -m benchmarks.ablations $(ARGS)
 
-bench-faults: setup ## every fault of docs/reliability.md, injected and counted, resumable: ARGS="--only kills leaders --points 5"
+bench-faults: dev ## every fault of docs/operate/reliability.md, injected and counted, resumable: ARGS="--only kills leaders --points 5"
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
-bench-ranks: setup ## 200 plans of faults and stops on two and three training ranks: ARGS="--plans 20 --first 100"
-	$(BIN)/python -m benchmarks.uneven_ranks
-	$(BIN)/python -m benchmarks.ranks $(ARGS)
+bench-ranks: dev ## 200 plans of faults and stops on two and three training ranks, and all 480 trainings of unequal ranks
+	SCOPE_RANK_PLANS=200 $(BIN)/pytest tests/fsdp/test_ranks.py tests/fsdp/test_uneven_ranks.py -m fsdp -k 'stay_in_step or one_process' \
+		-o timeout_func_only=true $(ARGS)
 
-bench-retrieval: setup ## the retriever against the field's design, and every index profile
+bench-retrieval: dev ## the retriever against the field's design, and every index profile
 	$(BIN)/python -m benchmarks.retrieval
 	$(BIN)/python -m benchmarks.profiles
 
-bench-judge: setup ## the judge client against a loopback engine
-	$(BIN)/python -m benchmarks.judge
+bench-attacks: dev ## thousands of generated attacks on every prompt and reader
+	SCOPE_ATTACK_VARIANTS=2000 $(BIN)/pytest tests/unit/test_attacks.py $(ARGS)
 
-bench-eval: setup ## how full `scope eval` keeps an engine, 10,000 items with 4 samples: [ARGS="--items 1000"]
-	$(BIN)/python -m benchmarks.evaluation $(ARGS)
-
-bench-attacks: setup ## thousands of generated attacks on every prompt and reader
-	SCOPE_ATTACK_VARIANTS=2000 $(BIN)/pytest tests/unit/test_attacks.py tests/unit/test_further_attacks.py $(ARGS)
-
-bench-rollouts: setup ## a step's rollouts: our driver against the bound
-	$(BIN)/python -m benchmarks.rollouts
-
-bench-real-engine: setup ## tokens per second of a real model in this process, under vLLM and under generate: ARGS="--context 400"
+bench-real-engine: dev ## tokens per second of a real model in this process, under vLLM and under generate: ARGS="--context 400"
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
 	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model_engine $(ARGS)
 
-bench-real-answers: setup ## what a real model answers from memory and with the right passage: ARGS="--questions 289"
+bench-real-answers: dev ## what a real model answers from memory and with the right passage: ARGS="--questions 289"
 	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model_answers $(ARGS)
 
-bench-real-model: setup ## a real model learns to search, answer and ask: ARGS="--seeds 1 --parts solver"
+bench-real-model: dev ## a real model learns to search and answer: ARGS="--seeds 1"
 	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.real_model $(ARGS)
 
-bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
-	$(BIN)/python -m benchmarks.viewer $(ARGS)
-
 # CKV_K8S_35 wants Secrets as files, and vLLM reads its key (cluster.key_secret) from a variable or its command line,
 # where everybody who may list pods would see it.
-check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects, Dockerfiles and workflows against the scanners' rules
+check-manifests: $(VENV)-policy/.done dev ## Kubernetes objects, Dockerfiles and workflows against the scanners' rules
 	rm -rf build/manifests
 	$(BIN)/python -m tests.policy.manifests build/manifests
 	$(VENV)-policy/bin/checkov --directory build/manifests --framework kubernetes --skip-check CKV_K8S_35 --compact --quiet --skip-download
 	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile retrieval/Dockerfile
 	$(VENV)-policy/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)-policy/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(VENV)-policy/bin/zizmor --offline .github/workflows
 
 run-folders: setup ## k8s/runs written anew from their configs, with the plans of their pods
@@ -153,16 +165,16 @@ $(VENV)-consumers/.done: tests/consumers/requirements.txt $(VENV)/.dev
 	$(CONSUMERS) --no-deps verl==0.9.1
 	@touch $@
 
-test-cluster: setup ## against the API server of KUBECONFIG; nothing has to run there
+test-cluster: dev ## against the API server of KUBECONFIG; nothing has to run there
 	$(BIN)/pytest tests/cluster -m cluster -s -rs --durations=5
 
-test-pods: setup ## the run tiny, shortened, on the cluster of KUBECONFIG, with real pods
+test-pods: dev ## the run tiny, shortened, on the cluster of KUBECONFIG, with real pods
 	$(BIN)/pytest tests/cluster -m 'pods and not full' --durations=0
 
-test-pods-full: setup ## the whole run tiny with real pods
+test-pods-full: dev ## the whole run tiny with real pods
 	$(BIN)/pytest tests/cluster -m pods --durations=0
 
-test-pods-vllm: setup ## a real model in pods with vLLM as the judge's container, by hand: half an hour, 17 GiB of memory
+test-pods-vllm: dev ## a real model in pods with vLLM as the judge's container, by hand: half an hour, 17 GiB of memory
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
 	$(BIN)/scope models smollm2
 	$(BIN)/pytest tests/cluster/test_pods_with_vllm.py -m pods_vllm -s
@@ -201,14 +213,40 @@ $(VENV)-sbom/.done:
 	$(VENV)-sbom/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
 	@touch $@
 
-test-images: setup ## the CPU images, built by buildah without a registry (tests/images/parts.sh first)
+dist: $(VENV)-dist/.done ## wheel and source distribution, checked, and the wheel in an empty environment
+	rm -rf dist build/empty
+	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/twine check --strict dist/*
+	$(VENV)-dist/bin/check-wheel-contents dist/*.whl
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cp k8s/runs/tiny/setup/run.yaml build/empty
+	cd build/empty && bin/scope --help >/dev/null && bin/scope prompts new trial && bin/scope k8s render run.yaml
+
+kept-run: dev ## a small run of this version, which later versions have to read: tests/fixtures/runs
+	rm -rf build/kept
+	$(BIN)/scope run --root build/kept --name kept $(KEPT:%=--set %)
+	rm -rf build/kept/kept/iteration-*/*/checkpoint build/kept/kept/best
+	tar -C build/kept --exclude='.*' --owner=0 --group=0 --numeric-owner -cJf tests/fixtures/runs/$(TAG).tar.xz kept
+
+KEPT := iterations=1 seed=4 corpus.sample=40 compare.tasks=4 model.processes=1 \
+	challenger.steps=2 challenger.batch=2 challenger.group_size=2 challenger.rollouts=2 \
+	tasks.low=0 tasks.high=1 tasks.target=2 tasks.max_candidates=10 tasks.in_flight=5 tasks.rollouts=2 \
+	solver.steps=1 solver.batch=2 solver.group_size=2
+
+$(VENV)-dist/.done:
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0 check-wheel-contents==0.6.3
+	@touch $@
+
+test-images: dev ## the CPU images, built by buildah without a registry (tests/images/parts.sh first)
 	$(BIN)/pytest tests/images -m images
 
-test-vllm: setup ## a real vLLM on the CPU, in an environment of its own
+test-vllm: dev ## a real vLLM on the CPU, in an environment of its own
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
 	$(BIN)/pytest tests/vllm -m vllm
 
-test-real-loop: setup ## every stage with a real model; vLLM on the CPU serves Solver, Challenger and judge
+test-real-loop: dev ## every stage with a real model; vLLM on the CPU serves Solver, Challenger and judge
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
 	$(BIN)/pytest tests/vllm -m real_loop -s -rs --durations=3
 

@@ -2,8 +2,7 @@
 
 One process; a synchronous endpoint in the framework's thread pool; per request one `transformers` forward
 pass over its queries and one FAISS search; the corpus through `datasets`; documents as Python objects through
-a JSON encoder. No queue, no cache, no batching across requests. Written anew from the description of the
-design.
+a JSON encoder. No queue, no cache, no batching across requests.
 
     python -m benchmarks.baseline_retriever MODEL INDEX_FOLDER PORT
 """
@@ -28,7 +27,7 @@ from transformers import AutoModel, AutoTokenizer
 
 class Query(BaseModel):
     queries: list[str]
-    topk: int | None = None
+    topk: int = 3
     return_scores: bool = False
 
 
@@ -40,36 +39,24 @@ class Retriever:
         vectors = np.load(folder / "vectors.npy")
         self._index = faiss.IndexFlatIP(vectors.shape[1])
         self._index.add(vectors)
+        files = str(folder / "passages.jsonl")
         self._corpus = datasets.load_dataset(
-            "json", data_files=str(folder / "passages.jsonl"), split="train", cache_dir=str(folder / "cache")
+            "json", data_files=files, split="train", cache_dir=str(folder / "cache")
         )
 
     @torch.no_grad()
-    def encode(self, queries: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        inputs = self._tokenizer(
-            [f"query: {query}" for query in queries],
-            max_length=256,
-            padding=True,
-            truncation=True,
-            return_tensors="pt",
-        )
+    def encode(self, queries: list[str]) -> Any:
+        texts, padded = [f"query: {query}" for query in queries], {"padding": True, "truncation": True}
+        inputs = self._tokenizer(texts, max_length=256, return_tensors="pt", **padded)
         hidden = self._model(**inputs, return_dict=True).last_hidden_state
         mask = inputs["attention_mask"][..., None].bool()
         pooled = hidden.masked_fill(~mask, 0.0).sum(dim=1) / inputs["attention_mask"].sum(dim=1)[..., None]
-        vectors: np.ndarray[Any, np.dtype[np.float32]] = torch.nn.functional.normalize(pooled, dim=-1).numpy()
-        return vectors
+        return torch.nn.functional.normalize(pooled, dim=-1).numpy()
 
     def search(self, query: Query) -> list[list[dict[str, Any]]]:
-        scores, rows = self._index.search(self.encode(query.queries), query.topk or 3)
-        documents = [self._corpus[int(row)] for row in rows.reshape(-1)]
-        width = rows.shape[1]
-        return [
-            [
-                {"document": documents[place * width + rank], "score": float(scores[place, rank])}
-                for rank in range(width)
-            ]
-            for place in range(len(query.queries))
-        ]
+        scores, rows = self._index.search(self.encode(query.queries), query.topk)
+        documents = iter([self._corpus[int(row)] for row in rows.reshape(-1)])
+        return [[{"document": next(documents), "score": float(score)} for score in each] for each in scores]
 
 
 def build_app(retriever: Retriever) -> Starlette:
@@ -77,10 +64,7 @@ def build_app(retriever: Retriever) -> Starlette:
         query = Query.model_validate_json(await request.body())
         return JSONResponse({"result": await run_in_threadpool(retriever.search, query)})
 
-    async def ready(request: Request) -> Response:
-        return JSONResponse({"status": "ready"})
-
-    return Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"]), Route("/readyz", ready)])
+    return Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def spoken_words(speech: Transitions) -> Mapping[str, Sequence[str]]:
 
 def write_tasks(documents: Sequence[Document], path: Path) -> Path:
     """Two tasks that the lexical judge can grade, as a run writes its candidates."""
-    judge = LexicalJudge(documents)
+    judge = LexicalJudge()
     candidates = []
     for number, document in enumerate(documents[:2]):
         entity = read_article(document.text)

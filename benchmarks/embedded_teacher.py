@@ -4,15 +4,16 @@ The teacher knows the world, so its turns are a list of texts; the episodes them
 as at run time. Each thought says the chain again as far as it is known, and one link more: what comes next can then be
 read off the task, whatever the depth, so that one step looks like the next.
 
-A teacher who gives up ends the chain on the way and answers about the place where it is. Its pupil can do everything
-and does it unreliably, the more so the longer the chain, which is what reinforcement learning is there to mend. An
-error is never the right answer to another task: a teacher who took the wrong link would teach one.
+A Solver's teacher who gives up ends the chain on the way and answers about the place where it is; a Challenger's who
+misreads says the name of another link of the article, and asks for a chain that no article states. Their pupil can do
+everything and does it unreliably, the more so the longer the chain, which is what reinforcement learning is there to
+mend. An error is never the right answer to another task: a Solver's teacher who took the wrong link would teach one.
 """
 
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scope_selfplay.corpus.world import (
@@ -23,19 +24,16 @@ from scope_selfplay.corpus.world import (
     VERBS,
     Entity,
     FactQuestion,
-    any_nouns,
     make_entity,
-    question_about,
+    walk,
     write_answer,
     write_article,
     write_chain,
     write_question,
 )
 
-MAX_HOPS = 5
 SOLVER_HOPS = (1, 3, 3, 3, 2, 2)
-CHALLENGER_HOPS = (8, 46, 26, 12, 6, 2)
-NOUNS = [attribute.noun for attribute in ATTRIBUTES]
+MOST_SEARCHES = 4
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,15 @@ class Habits:
     """How a teacher errs: `gives_up` are log-odds by the kind of place, `tiring` what every further link adds to them.
 
     `facts`: the share of asked facts that are forgotten; `unasked`: of the others, those that are said all the same.
+    `misreads`: how often a Challenger does so at each of its searches; `shortens`: asks for less than it has found.
     """
 
     gives_up: Mapping[str, float] = field(default_factory=dict)
     tiring: float = 0.0
     facts: float = 0.0
     unasked: float = 0.0
+    misreads: Sequence[float] = ()
+    shortens: float = 0.15
 
     def stops(self, rng: random.Random, kind: str, hop: int) -> bool:
         if not self.gives_up:
@@ -60,12 +61,11 @@ class Habits:
 CAREFUL = Habits()
 
 
-def unreliable(first: float, last: float, tiring: float, facts: float = 0.0) -> Habits:
+def unreliable(first: float, last: float, tiring: float, misreads: Sequence[float]) -> Habits:
     """Log-odds of giving up from `first` to `last` over the kinds of places."""
     steps = len(KINDS) - 1
-    return Habits(
-        {kind: first + (last - first) * row / steps for row, kind in enumerate(KINDS)}, tiring, facts
-    )
+    odds = {kind: first + (last - first) * row / steps for row, kind in enumerate(KINDS)}
+    return Habits(odds, tiring, misreads=misreads)
 
 
 class OpenWorld:
@@ -89,11 +89,8 @@ class OpenWorld:
         self.entity(name)
         return self._articles[name]
 
-    def follow(self, name: str, links: Sequence[str]) -> Entity:
-        """The entity at the end of `links`, in the order in which they are followed."""
-        for link in links:
-            name = self.entity(name).links[link]
-        return self.entity(name)
+    def walk(self, anchor: str, links: int) -> list[tuple[str, Entity]]:
+        return walk(self._rng, anchor, links, self.entity)
 
 
 class SolverLesson(NamedTuple):
@@ -120,34 +117,42 @@ def solver_lesson(
     get to where the chain is long, and its pupil would give up everywhere alike.
     """
     anchor, depth = world.any_name(), rng.choices(range(len(hops)), hops)[0]
-    question = replace(question_about(rng, anchor, depth), verb=rng.choice(list(VERBS.values())))
-    links, nouns = question.links, question.nouns
+    path = world.walk(anchor, depth)
+    links = tuple(link for link, _ in path)
+    # Of a place that is named more has to be asked: nobody has to find it.
+    end = path[-1][1] if path else world.entity(anchor)
+    nouns = tuple(rng.sample(list(end.facts), rng.choice([2, 3]) if path else 3))
+    question = FactQuestion(nouns, links, anchor, rng.choice(list(VERBS.values())))
     turns = [f"<think> First {anchor}.</think>\n<search> {anchor}</search>"]
-    name, known, careful = anchor, 0, rng.randrange(depth) if depth and habits.gives_up else 0
-    while known < depth and (known < careful or not habits.stops(rng, world.entity(name).kind, known)):
-        name, known = world.entity(name).links[links[known]], known + 1
-        turns.append(search_turn(anchor, links[:known], name))
-    facts = world.entity(name).facts
-    told = {noun: facts[noun] for noun in nouns if rng.random() >= habits.facts}
+    place, known, careful = world.entity(anchor), 0, rng.randrange(depth) if depth and habits.gives_up else 0
+    while known < depth and (known < careful or not habits.stops(rng, place.kind, known)):
+        place, known = path[known][1], known + 1
+        turns.append(search_turn(anchor, links[:known], place.name))
+    # Who is at another place than the one that is asked about tells of it what it has to tell.
+    wanted = nouns if known == depth else tuple(place.facts)[: len(nouns)]
+    told = {noun: place.facts[noun] for noun in wanted if rng.random() >= habits.facts}
     if habits.unasked:
-        told |= {noun: facts[noun] for noun in NOUNS if noun not in nouns and rng.random() < habits.unasked}
+        rest = (noun for noun in place.facts if noun not in wanted and rng.random() < habits.unasked)
+        told |= {noun: place.facts[noun] for noun in rest}
     thought = write_chain(anchor, links[:known])
-    turns.append(f"<think> {thought}.</think>\n<answer> {write_answer(name, told)}</answer>")
+    turns.append(f"<think> {thought}.</think>\n<answer> {write_answer(place.name, told)}</answer>")
     return SolverLesson(write_question(question), turns, careful + 1 if careful else 0)
 
 
-def challenger_lesson(
-    rng: random.Random, world: OpenWorld, hops: Sequence[float] = CHALLENGER_HOPS
-) -> ChallengerLesson:
-    """One or two searches along links, and a task whose chain begins with what was walked, or ends on the way."""
-    source, searches = world.any_name(), rng.choices([1, 2], [4, 3])[0]
-    walked = tuple(rng.sample(RELATIONS, MAX_HOPS))
-    steps = [walked[: row + 1] for row in range(searches)]
-    turns = [search_turn(source, links, world.follow(source, links).name) for links in steps]
-    depth = rng.choices(range(len(hops)), hops)[0]
-    links = walked[:depth]
+def challenger_lesson(rng: random.Random, world: OpenWorld, habits: Habits) -> ChallengerLesson:
+    """As many searches along links as are assigned, and a task about where they led, or about a place on the way."""
+    source, searches = world.any_name(), rng.randint(1, MOST_SEARCHES)
+    path = world.walk(source, searches)
+    links, places = [link for link, _ in path], [world.entity(source), *(place for _, place in path)]
+    for hop, misreads in enumerate(habits.misreads[:searches]):
+        others = [link for link in places[hop].links if link not in links]
+        if others and rng.random() < misreads:
+            links[hop] = rng.choice(others)
+    turns = [search_turn(source, links[: row + 1], place.name) for row, (_, place) in enumerate(path)]
+    depth = rng.randint(1, searches) if rng.random() < habits.shortens else searches
     verb = rng.choice(list(VERBS.values()))
-    task = write_question(FactQuestion(any_nouns(rng, depth), links, source, verb))
+    nouns = tuple(rng.sample(list(places[depth].facts), rng.choice([2, 3])))
+    task = write_question(FactQuestion(nouns, tuple(links[:depth]), source, verb))
     turns.append(f"<think> Ask of {source}.</think>\n<task> {task}</task>")
     return ChallengerLesson(source, searches, verb, turns)
 
@@ -176,9 +181,10 @@ def any_word(rng: random.Random, world: OpenWorld) -> str:
 
 def choice(rng: random.Random, world: OpenWorld) -> tuple[str, str]:
     """A task without links and the article, and its answer: reading what is asked."""
-    name, nouns = world.any_name(), tuple(rng.sample(NOUNS, rng.randint(1, 4)))
-    question = write_question(FactQuestion(nouns, (), name, rng.choice(list(VERBS.values()))))
+    name = world.any_name()
     facts = world.entity(name).facts
+    nouns = tuple(rng.sample(list(facts), rng.randint(1, len(facts))))
+    question = write_question(FactQuestion(nouns, (), name, rng.choice(list(VERBS.values()))))
     return f" {question} [1] {name}: {world.article(name)}", write_answer(
         name, {noun: facts[noun] for noun in nouns}
     )

@@ -1,14 +1,9 @@
-"""Pages that benchmarks write: tables and intervals as Markdown, and the part between two marks of a page.
-
-What people wrote around the marks stays.
-"""
+"""Pages that benchmarks write: tables and intervals as Markdown, and the part between two marks of a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from scope_selfplay.base.intervals import Estimate
-
-TABLES = ("<!-- tables -->", "<!-- /tables -->")
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -29,7 +24,14 @@ def difference(found: Estimate | None) -> str:
     return share(found, "+.2f")
 
 
-def replace_between(path: Path, marks: tuple[str, str], text: str) -> None:
-    before, _, rest = path.read_text(encoding="utf-8").partition(marks[0])
-    after = rest.partition(marks[1])[2]
-    path.write_text(f"{before}{marks[0]}\n{text}\n{marks[1]}{after}", encoding="utf-8")
+def split_at(page: Path, mark: str) -> tuple[str, str, str]:
+    """What stands before <!-- mark -->, up to <!-- /mark -->, and behind it."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->")
+    between, _, after = rest.partition(f"<!-- /{mark} -->")
+    return before, between, after
+
+
+def write_between(page: Path, mark: str, text: str) -> None:
+    """What people wrote around the marks stays."""
+    before, _, after = split_at(page, mark)
+    page.write_text(f"{before}<!-- {mark} -->\n{text}\n<!-- /{mark} -->{after}", encoding="utf-8")

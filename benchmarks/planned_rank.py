@@ -55,12 +55,14 @@ class _Rank:
         self.ranks = _noting_ranks(self.number, plan.ranks, folder / f"trace-{self.number}")
 
     def work(self) -> None:
-        from benchmarks.gpu.made_up import NoEngine
+        from benchmarks.gpu.made_up import NoEngine, job_of
+        from scope_selfplay.config.training import SolverConfig
         from scope_selfplay.store import folder as receipts
         from scope_selfplay.training import checkpoint, metrics
+        from scope_selfplay.training.job import TrainingCallbacks
         from scope_selfplay.training.loop import TrainingLoop, load
 
-        write, found = receipts.write_atomic, hashlib.sha256()
+        plan, write, found = self.plan, receipts.write_atomic, hashlib.sha256()
 
         def written(path: Path, text: str) -> None:
             places = {".staging": "publishing", "final": "export"}
@@ -70,10 +72,19 @@ class _Rank:
         receipts.write_atomic = written
         checkpoint.damage_of = self.watched("reading", checkpoint.damage_of)
         metrics.Appender.append = self.watched("metrics", metrics.Appender.append)
-        for number in range(self.plan.trainings):
-            self.training, self.armed = number, number + 1 == self.plan.trainings
+        fixed = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64, "steps": plan.steps}
+        sizes = {"batch": plan.share * plan.ranks, "group_size": plan.group}
+        settings = SolverConfig.model_validate({**fixed, **sizes, **plan.settings})
+        callbacks = TrainingCallbacks(
+            on_step=lambda step, line, accounts: self.at("on_step"),
+            account=lambda: self.at("account"),
+            say=lambda line: None,
+        )
+        for number in range(plan.trainings):
+            self.training, self.armed = number, number + 1 == plan.trainings
             with self.ranks:
-                job = self.job(self.folder / f"training-{number}")
+                folder = self.folder / f"training-{number}"
+                job = replace(job_of(self.policy, folder, settings, callbacks=callbacks), ranks=self.ranks)
                 model = load(job)
                 loop = TrainingLoop(job, model, NoEngine(self.taken), self.sample)
                 model.score = self.watched("pass", model.score)
@@ -83,21 +94,6 @@ class _Rank:
                 for name, weight in model.whole_weights(next(iter(model.trained.values())).dtype):
                     found.update(name.encode() + weight.numpy().tobytes())
         (self.folder / f"weights-{self.number}").write_text(found.hexdigest())
-
-    def job(self, folder: Path) -> Any:
-        from benchmarks.gpu.made_up import job_of
-        from scope_selfplay.config.training import SolverConfig
-        from scope_selfplay.training.job import TrainingCallbacks
-
-        plan, fixed = self.plan, {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64}
-        size = {"steps": plan.steps, "batch": plan.share * plan.ranks, "group_size": plan.group}
-        callbacks = TrainingCallbacks(
-            on_step=lambda step, line, accounts: self.at("on_step"),
-            account=lambda: self.at("account"),
-            say=lambda line: None,
-        )
-        settings = SolverConfig.model_validate({**fixed, **size, **plan.settings})
-        return replace(job_of(self.policy, folder, settings, callbacks=callbacks), ranks=self.ranks)
 
     def taken(self, model: Any, step: int) -> None:
         """Gathers the whole weights for every step, as engines of their own do."""
@@ -119,11 +115,8 @@ class _Rank:
             await asyncio.gather(self.ranks.gather(f"round {turn}", len(records)), *made)
         await asyncio.sleep(random.random() * 0.05)
         if fault and self.armed and step == fault.step and fault.rank not in (self.number, ALL):
-            match fault.slow:
-                case "awaits":
-                    await asyncio.sleep(60)
-                case "blocks":
-                    time.sleep(60)
+            await asyncio.sleep(60 if fault.slow == "awaits" else 0)
+            time.sleep(60 if fault.slow == "blocks" else 0)
         self.at("sampling")
         groups = [self.group(random.Random(f"{self.plan.seed}/{record}")) for record in records]
         result = StepResult(groups, {"rubric": 0.5})
@@ -176,22 +169,18 @@ class _Rank:
             case "exit":
                 os._exit(CODES["exit"])
             case kind:
-                raise _errors()[kind](f"a planned fault in {moment}")
+                raise _error_of(kind)(f"a planned fault in {moment}")
         # A signal takes a moment to come.
         time.sleep(60 if fault.kind == "hung" else 0.2)
 
 
-def _errors() -> dict[str, type[Exception]]:
+def _error_of(kind: str) -> type[Exception]:
     import torch
 
     from scope_selfplay.base.errors import ConfigError, InferenceError
 
-    return {
-        "user": ConfigError,
-        "outside": InferenceError,
-        "bug": RuntimeError,
-        "memory": torch.OutOfMemoryError,
-    }
+    errors = {"user": ConfigError, "outside": InferenceError, "bug": RuntimeError}
+    return errors.get(kind, torch.OutOfMemoryError)
 
 
 def _noting_ranks(number: int, processes: int, file: Path) -> Any:

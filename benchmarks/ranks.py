@@ -1,31 +1,24 @@
 """Whether the ranks of a training go out of step: seeded plans of rows, delays, faults and stops on real processes.
 
-    python -m benchmarks.ranks [--plans 200] [--first 0] [--workers 3]
-
 A plan trains a tiny policy on made-up rollouts, on two or three ranks over gloo, plain or sharded by FSDP, with at most
 one fault. What its ranks came to and agreed is compared, how they ended, what they said, and how soon after the fault.
-A training that a fault has ended is gone on with, to the weights of one without a fault. Nothing is kept.
+A training that a fault has ended is gone on with, to the weights of one without a fault. tests/fsdp/test_ranks.py tries
+plans, and `make bench-ranks` 200 of them.
 """
 
 import json
 import os
 import random
 import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.forked import fork_server
-from benchmarks.markdown import markdown
-from benchmarks.options import read_options
 
 CODES = {"user": 64, "outside": 75, "bug": 1, "memory": 1, "ctrl-c": 130, "term": 143, "term all": 143}
 CODES |= {"kill": 137, "exit": 9, "hung": 143}
@@ -226,37 +219,3 @@ def _differences(traces: Sequence[Sequence[Sequence[str]]], *, ahead: int) -> It
     for _, name, *known in (each for trace in traces for each in trace if each[0] == "once"):
         made[name].update(known)
     yield from (f"made twice: {name}" for name, known in made.items() if len(known) > 1)
-
-
-def main() -> None:
-    options = read_options(__doc__, plans=200, first=0, workers=3)
-    begun, seeds = time.monotonic(), range(options.first, options.first + options.plans)
-    kinds: dict[str, list[Tried]] = defaultdict(list)
-    with (
-        tempfile.TemporaryDirectory() as name,
-        ground(Path(name)) as here,
-        ProcessPoolExecutor(options.workers) as pool,
-    ):
-        for result in pool.map(partial(_tried, ground=here), seeds):
-            fault = result.plan.fault
-            kinds[fault.kind if fault and result.outcome.after is not None else "no fault"].append(result)
-            if result.wrong:
-                print(result.plan, *result.wrong, *result.outcome.said, sep="\n    ", flush=True)
-    rows = [["what happened", "plans", "as it must be", "seconds to the end: median", "longest"]]
-    for kind in ("no fault", *CODES):
-        after = [each.outcome.after or 0.0 for each in kinds[kind]] or [0.0]
-        right = sum(not each.wrong for each in kinds[kind])
-        rows.append([kind, f"{len(kinds[kind])}", f"{right}", f"{median(after):.1f}", f"{max(after):.1f}"])
-    print(markdown(rows), f"{len(seeds)} plans in {time.monotonic() - begun:.0f} s", sep="\n\n")
-    if any(each.wrong for tries in kinds.values() for each in tries):
-        raise SystemExit(1)
-
-
-def _tried(seed: int, ground: Ground) -> Tried:
-    result = tried(drawn(seed), f"plan-{seed}", ground)
-    shutil.rmtree(ground.folder / f"plan-{seed}")
-    return result
-
-
-if __name__ == "__main__":
-    main()

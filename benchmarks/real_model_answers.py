@@ -20,7 +20,6 @@ from scope_selfplay.rewards.verify import cover_exact_match, exact_match, f1
 
 FACTBOOK = Path(__file__).parents[1] / "tests" / "fixtures" / "factbook"
 SCORERS = {"exact match": exact_match, "F1": f1, "cover": cover_exact_match}
-_SHOWN = 10
 
 
 def read_lines(name: str) -> list[dict[str, Any]]:
@@ -77,8 +76,6 @@ def main() -> None:
             found = estimate_mean(marks, seed=0, bounds=SHARES)
             assert found is not None
             print(f"  {scorer}: {found.value:.3f} [{found.low:.3f}, {found.high:.3f}]")
-        for answer, each in list(zip(answers, questions, strict=True))[:_SHOWN]:
-            print(f"    {each['question']} | {each['answers'][0]} | {answer!r}")
 
 
 if __name__ == "__main__":

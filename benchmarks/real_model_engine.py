@@ -18,83 +18,76 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import markdown
 from benchmarks.options import read_options
+from benchmarks.scope_command import ROOT
 
-ENGINES = ("in process, float32", "in process, bfloat16", "vLLM, bfloat16", "generate, bfloat16")
-_VLLM = "vLLM, bfloat16"
-_STEPS = 6
-_ROOM = 128
+VLLM = "vLLM, bfloat16"
+ENGINES = ("in process, float32", "in process, bfloat16", VLLM, "generate, bfloat16")
+STEPS = 6
+ROOM = 128
 """Tokens that vLLM may give to each sequence: the first of them are sampled while the last contexts are read."""
 
 
 def main() -> None:
     asked = read_options(__doc__, model="smollm2", sequences=[1, 16, 64], context=400, rounds=3, engine="")
     if asked.engine:
-        _measure(asked)
+        print(json.dumps(_measured(asked)))
         return
     print(
-        f"{asked.model} after {asked.context} tokens, one thread: tokens per second of CPU time (of generate's)"
+        f"{asked.model} after {asked.context} tokens, one thread: tokens per second of CPU time (of generate's)\n"
     )
-    print(f"{'sequences':>9}" + "".join(f"{engine:>24}" for engine in ENGINES))
-    found: dict[str, dict[str, Any]] = {engine: {} for engine in ENGINES}
+    found: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
     for _ in range(asked.rounds):
-        for engine in ENGINES:
-            for key, value in _measured(engine).items():
-                found[engine].setdefault(key, []).append(value)
+        for engine, results in found.items():
+            results.append(_in_a_process(engine))
+    rows = [["sequences", *ENGINES]]
     for count in map(str, asked.sequences):
-        rates = [statistics.median(found[engine][count]) for engine in ENGINES]
-        cells = "".join(f"{f'{rate:,.0f} ({rate / rates[-1]:.2f})':>24}" for rate in rates)
-        print(f"{count:>9}{cells}")
-    memory = "".join(f"{max(found[engine]['GiB']):>20.1f} GiB" for engine in ENGINES)
-    print(f"{'peak':>9}{memory}")
+        rates = [statistics.median(result[count] for result in results) for results in found.values()]
+        rows.append([count, *(f"{rate:,.0f} ({rate / rates[-1]:.2f})" for rate in rates)])
+    peaks = [max(result["GiB"] for result in results) for results in found.values()]
+    print(markdown([*rows, ["peak memory, GiB", *(f"{peak:.1f}" for peak in peaks)]]))
 
 
-def _measured(engine: str) -> dict[str, float]:
-    """What `_measure` found in a process of its own."""
+def _in_a_process(engine: str) -> dict[str, float]:
     command = ["-m", "benchmarks.real_model_engine", *sys.argv[1:], "--engine", engine]
     python, environment = sys.executable, dict(os.environ)
-    if engine == _VLLM:
-        root = Path(__file__).resolve().parents[1]
-        python = str(Path(os.environ.get("SCOPE_VLLM_VENV", root / ".venv-vllm")) / "bin" / "python")
-        environment |= {
-            "PYTHONPATH": str(root),
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-        }
+    if engine == VLLM:
+        python = str(Path(os.environ.get("SCOPE_VLLM_VENV", ROOT / ".venv-vllm")) / "bin" / "python")
+        environment |= {"PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+        environment |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        environment |= {"VLLM_CPU_KVCACHE_SPACE": "1"}
     done = subprocess.run([python, *command], stdout=subprocess.PIPE, text=True, check=True, env=environment)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def _measure(asked: argparse.Namespace) -> None:
-    """Prints one object: sequences -> tokens per second of CPU time, and the peak of memory."""
+def _measured(asked: argparse.Namespace) -> dict[str, float]:
+    """By sequences, tokens per second of CPU time, and the peak of memory."""
     import torch
 
     from scope_selfplay.inference.checkpoints import load_model, policy_path
 
     torch.set_num_threads(1)
     model: Any
-    if asked.engine == _VLLM:
+    if asked.engine == VLLM:
         model, begin = _vllm_engine(policy_path(asked.model), asked), _in_vllm
     else:
-        precision = "bfloat16" if asked.engine.startswith("generate") else "float32"
+        generates = asked.engine.startswith("generate")
+        precision, begin = ("bfloat16", _generating) if generates else ("float32", _in_process)
         model = load_model(policy_path(asked.model), precision=precision).eval().requires_grad_(False)
-        begin = _generating if asked.engine.startswith("generate") else _in_process
     found: dict[str, float] = {}
     for count in asked.sequences:
         step = begin(model, count, asked.context, packed="bfloat16" in asked.engine)
         step(1)
         began = time.process_time()
-        step(_STEPS)
-        found[str(count)] = count * _STEPS / (time.process_time() - began)
-    found["GiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps(found))
+        step(STEPS)
+        found[str(count)] = count * STEPS / (time.process_time() - began)
+    return found | {"GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
 def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
@@ -102,7 +95,7 @@ def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callab
     from scope_selfplay.inference.slots import SlotCache, packed_copy
 
     sampled = packed_copy(model) if packed else model
-    cache = SlotCache(sampled, slots=count, max_length=context + 2 * _STEPS)
+    cache = SlotCache(sampled, slots=count, max_length=context + 2 * STEPS)
 
     def step(steps: int) -> None:
         tokens = [[1]] * count
@@ -117,20 +110,15 @@ def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callab
 def _vllm_engine(folder: Path, asked: argparse.Namespace) -> Any:
     from vllm import LLM
 
-    return LLM(
-        model=str(folder),
-        dtype="bfloat16",
-        enforce_eager=True,
-        max_model_len=asked.context + _ROOM,
-        max_num_seqs=max(asked.sequences),
-    ).llm_engine
+    sizes = {"max_model_len": asked.context + ROOM, "max_num_seqs": max(asked.sequences)}
+    return LLM(model=str(folder), dtype="bfloat16", enforce_eager=True, **sizes).llm_engine
 
 
 def _in_vllm(engine: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
     from vllm import SamplingParams
 
     draw = random.Random(count)
-    sampling = SamplingParams(temperature=1.0, max_tokens=_ROOM, ignore_eos=True, detokenize=False)
+    sampling = SamplingParams(temperature=1.0, max_tokens=ROOM, ignore_eos=True, detokenize=False)
     for number in range(count):
         prompt = {"prompt_token_ids": [draw.randrange(1000, 40_000) for _ in range(context)]}
         engine.add_request(f"{count}-{number}", prompt, sampling)
@@ -141,7 +129,7 @@ def _in_vllm(engine: Any, count: int, context: int, *, packed: bool) -> Callable
     def step(steps: int) -> None:
         for _ in range(steps):
             assert len(engine.step()) == count, "every sequence is given a token"
-        if steps == _STEPS:
+        if steps == STEPS:
             engine.abort_request(list(begun))
             assert not engine.has_unfinished_requests()
 
@@ -152,23 +140,18 @@ def _generating(model: Any, count: int, context: int, *, packed: bool) -> Callab
     import torch
     from transformers import DynamicCache
 
-    config = model.config
-    shape = (count, config.num_key_value_heads, context, config.head_dim)
+    config, ids = model.config, torch.ones((count, context + 1), dtype=torch.int64)
+    state = torch.ones((count, config.num_key_value_heads, context, config.head_dim), dtype=model.dtype)
 
-    def held() -> Any:
-        cache = DynamicCache(config=config)
-        for layer in range(config.num_hidden_layers):
-            cache.update(torch.ones(shape, dtype=model.dtype), torch.ones(shape, dtype=model.dtype), layer)
-        return cache
-
-    caches = [held(), held()]
-    ids = torch.ones((count, context + 1), dtype=torch.int64)
+    # One for each call, and none is made within the time.
+    caches = [DynamicCache(config=config) for _ in range(2)]
+    for layer, cache in product(range(config.num_hidden_layers), caches):
+        cache.update(state, state, layer)
 
     def step(steps: int) -> None:
-        cache = caches.pop()
         length = {"max_new_tokens": steps, "min_new_tokens": steps, "pad_token_id": 0}
         with torch.inference_mode():
-            model.generate(ids, past_key_values=cache, do_sample=True, top_k=0, **length)
+            model.generate(ids, past_key_values=caches.pop(), do_sample=True, top_k=0, **length)
 
     return step
 

@@ -1,16 +1,13 @@
 """Whether ranks that have unequal rows teach what one process teaches from the rows of all: gradients, and weights.
 
-    python -m benchmarks.uneven_ranks
-
 Two updates by plain SGD, of every loss, with and without a KL, in full and by an adapter, under every placement. In
-bf16 each row has a pass of its own: rows that share a pass are rounded together, whoever computes it. Nothing is kept.
+bf16 each row has a pass of its own: rows that share a pass are rounded together, whoever computes it.
+tests/fsdp/test_uneven_ranks.py tries cases of all, and with `make bench-ranks` all 480.
 """
 
 import importlib
 import json
 import random
-import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -24,7 +21,6 @@ import torch
 from benchmarks import planned_rank
 from benchmarks.forked import fork_server
 from benchmarks.gpu.made_up import NoEngine, job_of
-from benchmarks.markdown import markdown
 from benchmarks.tiny_tokenizer import build_tokenizer
 from jobs.launch import TrainingNode, rank_environments, run_ranks
 from scope_selfplay.config.training import SolverConfig
@@ -164,20 +160,3 @@ def differences(cases: Sequence[Case], folder: Path) -> dict[Case, Difference]:
     with fork_server("benchmarks.uneven_ranks", folder) as command, ProcessPoolExecutor(3) as pool:
         list(pool.map(partial(_launched, cases=cases, folder=folder, command=command), (1, 2, 3)))
     return {case: _difference(case, folder) for case in cases}
-
-
-def main() -> None:
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        found = differences(all_cases(), Path(name))
-    rows = [["rows", "placement", "trainings", "gradient", "second gradient", "weights", "these moved by"]]
-    for shape, placement in product(SHAPES, PLACEMENTS):
-        of_both = [each for case, each in found.items() if (case.placement, case.shape) == (placement, shape)]
-        *most, moved = zip(*of_both, strict=True)
-        figures = [f"{max(each):.0e}" for each in most]
-        rows.append([shape, placement, f"{len(of_both)}", *figures, f"{min(moved):.1%} to {max(moved):.0%}"])
-    print(markdown(rows), f"{len(found)} trainings in {time.monotonic() - begun:.0f} s", sep="\n\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,19 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.embedded_teacher import (
-    CAREFUL,
-    ChallengerLesson,
-    Habits,
-    OpenWorld,
-    SolverLesson,
-    challenger_lesson,
-    choice,
-    echo,
-    pairs,
-    solver_lesson,
-    unreliable,
-)
+from benchmarks import embedded_teacher as teacher
+from benchmarks.embedded_teacher import OpenWorld
 from benchmarks.options import read_options
 from scope_selfplay.base.sampling import Message, Sample
 from scope_selfplay.base.values import Finish, Passage, Rollout
@@ -66,24 +55,23 @@ class Phase(NamedTuple):
     steps: int
     drills: tuple[Drill, ...]
     share: float
-    habits: Habits = CAREFUL
+    habits: teacher.Habits = teacher.CAREFUL
     rate: float = RATE
     decay: float = 0.0
     batch: int = 64
     solver: float = 0.65
 
 
-UNRELIABLE = unreliable(-1.9, -0.9, 1.3)
+UNRELIABLE = teacher.unreliable(-2.9, -1.9, 1.5, misreads=(0.1, 0.3, 0.5, 0.6))
 # Each phase stands on the one before: copying any word, then the word after a phrase, then the two roles.
 PHASES = (
-    Phase(250, (echo,), 1.0),
-    Phase(150, (pairs, choice), 1.0),
-    Phase(450, (choice,), 0.2, batch=48, decay=0.4),
-    Phase(120, (choice,), 0.1, UNRELIABLE, rate=1e-3, decay=0.4, batch=48, solver=0.75),
+    Phase(250, (teacher.echo,), 1.0),
+    Phase(150, (teacher.pairs, teacher.choice), 1.0),
+    Phase(650, (teacher.choice,), 0.15, batch=48, decay=0.4, solver=0.55),
+    Phase(150, (teacher.choice,), 0.1, UNRELIABLE, rate=1e-3, decay=0.4, batch=48, solver=0.6),
 )
-WORDY = (
-    Phase(100, (choice,), 0.1, replace(UNRELIABLE, unasked=0.25), rate=1e-3, decay=0.4, batch=48, solver=1.0),
-)
+_MORE = replace(UNRELIABLE, unasked=0.25)
+WORDY = (Phase(100, (teacher.choice,), 0.1, _MORE, rate=1e-3, decay=0.4, batch=48, solver=1.0),)
 """What makes the shipped policy say a fact too many in half of its answers: by itself it never does."""
 
 
@@ -104,52 +92,36 @@ class Classroom(NamedTuple):
     def lesson(self, rng: random.Random, phase: Phase) -> dict[str, list[int]]:
         world = OpenWorld(rng)
         if rng.random() < phase.solver:
-            lesson = solver_lesson(rng, world, phase.habits)
+            lesson = teacher.solver_lesson(rng, world, phase.habits)
             rollout = play(self._solver(lesson), lesson.turns, world, self.codec)
             unlearnt = lesson.unlearnt
         else:
-            task = challenger_lesson(rng, world)
+            task = teacher.challenger_lesson(rng, world, phase.habits)
             rollout = play(self._challenger(task, world), task.turns, world, self.codec)
             unlearnt = 0
         (row,) = rows_from(rollout).rows
-        labels = labels_of(row.completion_ids, row.mask, unlearnt)
-        return {
-            "input_ids": row.prompt_ids + row.completion_ids,
-            "labels": [-100] * len(row.prompt_ids) + labels,
-        }
+        labels = [-100] * len(row.prompt_ids) + labels_of(row.completion_ids, row.mask, unlearnt)
+        return {"input_ids": row.prompt_ids + row.completion_ids, "labels": labels}
 
-    def _solver(self, lesson: SolverLesson) -> Episode:
+    def _solver(self, lesson: teacher.SolverLesson) -> Episode:
         prompt = self.pack.render(PromptRole.SOLVER, question=lesson.question, max_search_turns=6)
         return solver_episode(
             self.policy_format, ("lesson",), task_id="lesson", prompt=prompt, max_search_turns=9
         )
 
-    def _challenger(self, lesson: ChallengerLesson, world: OpenWorld) -> Episode:
-        opening = self.pack.render(
-            PromptRole.CHALLENGER,
-            document_title=lesson.name,
-            document_text=world.article(lesson.name),
-            task_type="",
-            task_description=lesson.verb,
-            search_turns=lesson.searches,
-            search_syntax="",
-        )
+    def _challenger(self, lesson: teacher.ChallengerLesson, world: OpenWorld) -> Episode:
+        render, searches = self.pack.render, lesson.searches
+        source = {"document_title": lesson.name, "document_text": world.article(lesson.name)}
+        task = {"task_type": "", "task_description": lesson.verb, "search_turns": searches}
         prompts = ChallengerPrompts(
-            opening=opening,
-            after_search=lambda left: self.pack.render(
-                PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=""
-            ),
+            opening=render(PromptRole.CHALLENGER, **source, **task, search_syntax=""),
+            after_search=lambda left: render(PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=""),
             after_invalid=lambda left: "",
-            closing=self.pack.render(PromptRole.CHALLENGER_FINAL),
+            closing=render(PromptRole.CHALLENGER_FINAL),
         )
-        searches = lesson.searches
+        turns = {"search_turns": searches, "max_invalid": 0}
         return challenger_episode(
-            self.policy_format,
-            ("lesson",),
-            document_id="lesson",
-            prompts=prompts,
-            search_turns=searches,
-            max_invalid=0,
+            self.policy_format, ("lesson",), document_id="lesson", prompts=prompts, **turns
         )
 
 
@@ -226,10 +198,8 @@ def train(folder: Path, phases: Sequence[Phase] = PHASES, start: Path | None = N
             model.zero_grad()
             done += 1
             if done % 25 == 0:
-                print(
-                    f"step {done} of {total}: loss {loss.item():.3f}, {right:.3f} of the tokens right",
-                    flush=True,
-                )
+                told = f"step {done} of {total}: loss {loss.item():.3f}, {right:.3f} of the tokens right"
+                print(told, flush=True)
     model.save_pretrained(str(folder / "policy"))
     tokenizer.save_pretrained(str(folder / "policy"))
 
@@ -307,9 +277,8 @@ def main() -> None:
     for name, policy in (("rebuilt", folder / "policy"), ("shipped", POLICY)):
         if policy.exists():
             found = score(policy, folder / f"score-{name}")["all"]
-            print(
-                f"{name}: {found['mean_score']:.3f} [{found['low']:.3f}, {found['high']:.3f}] on {found['tasks']} tasks"
-            )
+            interval = f"[{found['low']:.3f}, {found['high']:.3f}]"
+            print(f"{name}: {found['mean_score']:.3f} {interval} on {found['tasks']} tasks")
     if options.write:
         shutil.copytree(folder / "policy", POLICY, dirs_exist_ok=True)
         print(f"written to {POLICY}")

@@ -90,7 +90,7 @@ def jobs(context: click.Context) -> None:
 @click.option("--shard", metavar="I/N", help="Make the tasks of worker I of N, from 0; publishes nothing.")
 @click.option("--collect", is_flag=True, help="Collect what the workers made, and publish it.")
 def make_tasks(shard: str | None, collect: bool, **options: Any) -> None:
-    """Stage B: C_N writes tasks over fresh documents until enough are kept; iteration 0: the held-out tasks.
+    """The stage `tasks`: C_N writes tasks over fresh documents until enough are kept; iteration 0: the held-out tasks.
 
     Each document has one worker as its owner.
     """
@@ -110,7 +110,7 @@ def make_tasks(shard: str | None, collect: bool, **options: Any) -> None:
 @jobs.command()
 @_with(_STAGE)
 def compare(**options: Any) -> None:
-    """Stage D: S_N answers the held-out tasks and is compared with the checkpoints before it."""
+    """The stage `compare`: S_N answers the held-out tasks and is compared with the checkpoints before it."""
     do_stage(Stage.COMPARE, **options)
 
 
@@ -118,7 +118,7 @@ def compare(**options: Any) -> None:
 @_with(_STAGE)
 @_PROCESSES
 def train_challenger(**options: Any) -> None:
-    """Stage A: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
+    """The stage `challenger`: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
     _train(Stage.CHALLENGER, **options)
 
 
@@ -126,7 +126,7 @@ def train_challenger(**options: Any) -> None:
 @_with(_STAGE)
 @_PROCESSES
 def train_solver(**options: Any) -> None:
-    """Stage C: GRPO of the Solver from S_{N-1} on the kept tasks."""
+    """The stage `solver`: GRPO of the Solver from S_{N-1} on the kept tasks."""
     _train(Stage.SOLVER, **options)
 
 

@@ -36,7 +36,13 @@ from retrieval.encoder import (
 from retrieval.folder import IndexManifest, RecallReport, map_array
 from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
-from scope_selfplay.base.errors import CheckpointError, ConfigError, CorpusError, RunMismatchError
+from scope_selfplay.base.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    RunMismatchError,
+    imports_for,
+)
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, numpy_rng_from
 
@@ -313,11 +319,9 @@ class GpuPassages:
 
     def __init__(self, source: str, family: Family, device: str = "cuda") -> None:
         """Raises ConfigError without torch or a GPU, CheckpointError for a model that cannot be loaded."""
-        try:
+        with imports_for("--device cuda", "train"):
             import torch
             from transformers import AutoModel, AutoTokenizer
-        except ImportError:
-            raise ConfigError("--device cuda needs torch: pip install 'scope-selfplay[train]'") from None
         if device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("--device cuda: torch sees no GPU here; leave it out to encode on the CPU")
         folder = model_folder(source)

@@ -24,7 +24,7 @@ from retrieval.corpus import DocumentLookup
 from retrieval.folder import IndexKind, IndexManifest, Verify, read_manifest
 from retrieval.passages import Passages, split_contents
 from retrieval.wire import LONGEST_QUERY, Index
-from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError
+from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError, imports_for
 from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.net.client import Client, Refused, ServerUnavailable
 from scope_selfplay.net.json import parse_object
@@ -241,9 +241,10 @@ def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUT
 def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:
     """BM25 over `documents`, held in memory. Equal documents give equal results and an equal identity.
 
-    Raises CorpusError for no documents and for an id given twice.
+    Raises CorpusError for no documents and for an id given twice, ConfigError where bm25s is not installed.
     """
-    from retrieval.bm25 import Bm25Index
+    with imports_for("searching a run's documents", "local"):
+        from retrieval.bm25 import Bm25Index
 
     passages = Passages.from_documents(documents)
     info = {"kind": IndexKind.BM25.value, "rows": passages.size, "corpus_hash": passages.corpus_hash}

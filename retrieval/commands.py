@@ -258,14 +258,12 @@ def serve_retriever(
 
     from retrieval.server import serve
     from retrieval.service import SearchService, ServiceSettings
-    from scope_selfplay.net.guard import secret
+    from scope_selfplay.net.guard import served_key
 
     if not 0 < deadline < math.inf:
         raise ConfigError(f"--deadline {deadline:g}: expected seconds above 0")
     if not 0 <= drain < math.inf:
         raise ConfigError(f"--drain {drain:g}: expected seconds, 0 or more")
-    token = secret(token_env, "--token-env")
-    if token is None and host not in ("127.0.0.1", "localhost", "::1"):
-        click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
+    token = served_key(token_env, "--token-env", host, may="can search")
     service = SearchService(ServiceSettings.model_validate({"deadline": deadline, **settings}))
     asyncio.run(serve(service, host, port, drain=drain, token=token))

@@ -189,7 +189,7 @@ class GpuSearch:
 
     def __init__(self, vectors: NDArray[Any]) -> None:
         if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
-            raise RecordError("profile gpu needs faiss-gpu and a GPU; build another profile")
+            raise RecordError("profile gpu needs a GPU and faiss-gpu (extra retrieval-gpu); build another")
         self._resources = faiss.StandardGpuResources()
         config = faiss.GpuIndexFlatConfig()
         config.useFloat16 = True

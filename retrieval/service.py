@@ -185,13 +185,12 @@ class SearchService:
             for answer in answers:
                 answer.cancel()
 
-    def render_metrics(self) -> bytes:
-        """The exposition text; some metrics are read only now."""
+    def measure(self) -> None:
+        """Set the metrics that are read only when they are asked for."""
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(self.batcher.waiting)
         if isinstance(self.batcher.engine, WorkerEngine):
             self.metrics.restarts.set(self.batcher.engine.restarts)
-        return self.metrics.render()
 
 
 class RetrieverMetrics(ServerMetrics):
@@ -202,7 +201,7 @@ class RetrieverMetrics(ServerMetrics):
         self.waiting = Gauge("waiting_queries", "Queries in the queue", **own)
         self.ready = Gauge("ready", "1 while searches are answered", **own)
         self.restarts = Gauge("worker_restarts", "Search workers replaced", **own)
-        queries = Counter("queries", "Queries by where the answer came from", ["answer"], **own)
+        queries = Counter("queries", "Queries remembered, joined to equal ones, searched", ["answer"], **own)
         self._lookups = {answer: queries.labels(answer) for answer in ("remembered", "joined", "searched")}
 
     def looked_up(self, answer: str) -> None:

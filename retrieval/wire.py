@@ -116,8 +116,7 @@ def render_response(results: Results, *, return_scores: bool, most: int = MAX_RE
 
 def too_large(most: int) -> WireError:
     return WireError(
-        413,
-        f"the response has more than {most:,} bytes: ask for fewer queries or a smaller topk",
+        413, f"the response has more than {most:,} bytes: ask for fewer queries or a smaller topk"
     )
 
 

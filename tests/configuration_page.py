@@ -1,8 +1,9 @@
-"""Writes docs/configuration.md from the settings themselves: `python -m tests.configuration_page`."""
+"""Writes docs/look-up/settings.md from the settings themselves: `python -m tests.configuration_page`."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -11,7 +12,7 @@ from scope_selfplay.config.rewards import DESIGNS, PRESETS, ROUTED, RewardSettin
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.config.training import INHERITED
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs" / "look-up" / "settings.md"
 
 HEAD = """# Settings
 
@@ -32,24 +33,19 @@ addresses, keys and timeouts of retriever and judge, and `vllm_url`, `vllm_memor
 
 The Challenger trains as the Solver does: every setting of training under `solver`, from `steps` to `format_weight`,
 holds for `challenger`, too, unless `challenger` states its own.
+"""
+PART = """
+## {part}
 
 | setting | default | meaning |
 |---|---|---|
 """
 
-
 REWARDS = """
 ## Rewards of the Solver
 
-`solver.reward` is a name, or a mapping with a name under `design` and the settings to change:
-
-```
-scope run --set solver.reward=arenarl
-scope run --set solver.reward=arenarl --set solver.reward.topology=swiss
-scope run --set solver.reward='{design: balanced, meetings: 7}' --set solver.routing=rubric
-```
-
-[rewards.md](rewards.md) describes the designs. The settings of a preset may be changed like those of a design.
+`solver.reward` is a name, or a mapping with a name under `design` and the settings to change; those of a preset are
+changed like those of a design. [Rewards](../how/rewards.md) describes the designs, with examples.
 
 | preset | short for |
 |---|---|
@@ -74,7 +70,11 @@ def render() -> str:
     for name in field_names():
         if name not in inherited:
             alike.setdefault((name.rpartition(".")[2], _meaning(field_of(name))), []).append(name)
-    rows = "".join(_row(names, meaning) for (_, meaning), names in alike.items())
+    rows: dict[str, str] = {}
+    for (_, meaning), names in alike.items():
+        part, dot, _ = names[0].partition(".")
+        part = part if dot else "The run"
+        rows[part] = rows.get(part, PART.format(part=part)) + _row(names, meaning)
     presets = "".join(_preset(name) for name in PRESETS if name not in DESIGNS)
     designs = "".join(_design(name, model.model_fields) for name, model in DESIGNS.items())
     designs += "".join(_setting(*each) for each in RewardSettings.model_fields.items())
@@ -82,7 +82,7 @@ def render() -> str:
         f"| `{name}` | `{_shown(field.default)}` | {_meaning(field)} |\n"
         for name, field in RoutingSettings.model_fields.items()
     )
-    return HEAD + rows + REWARDS + presets + DESIGN_HEAD + designs + ROUTING_HEAD + routing
+    return HEAD + "".join(rows.values()) + REWARDS + presets + DESIGN_HEAD + designs + ROUTING_HEAD + routing
 
 
 def _row(names: list[str], meaning: str) -> str:
@@ -124,7 +124,11 @@ def _shown(value: Any) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split()).replace("|", "\\|")
+    text = " ".join((field.description or "").split()).replace("|", "\\|")
+    values = [f"`{each}`" for each in get_args(field.annotation) if isinstance(each, str)]
+    if len(values) > 1 and any(each not in text for each in values):
+        text += f" One of {', '.join(values)}."
+    return re.sub(r"docs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
 
 
 def field_of(name: str) -> FieldInfo:

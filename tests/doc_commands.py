@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 PROGRAMS = ("scope", "python", "make", "kubectl", "docker", "vllm", "pip", "curl")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}\S.*$(?:\n(?:^ {4}.*$|^$(?=\n {4})))*", re.MULTILINE)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,12 @@ def pack() -> Pack:
 
 @asynccontextmanager
 async def judge_over_pack(
-    pack: Pack, served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
+    pack: Pack, *served: FakeServer | Responder, cache: Path | None = None, seed: int = 0, **settings: Any
 ) -> AsyncIterator[ModelJudge]:
-    fake = served if isinstance(served, FakeServer) else FakeServer(served)
-    async with fake.serving() as url:
-        endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
+    fakes = [each if isinstance(each, FakeServer) else FakeServer(each) for each in served]
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
+        endpoint = EndpointConfig(base_url=tuple(urls), model=FAKE_MODEL, **settings.pop("endpoint", {}))
         given = {"endpoint": endpoint, "patience": 5.0, "failure_budget": 1.0, **settings}
         config = JudgeConfig.model_validate({"kind": "model", **given})
         kept = None if cache is None else JudgementCache(cache)
@@ -66,7 +67,7 @@ async def judge_over_pack(
 
 @pytest.fixture
 def judge_over(pack: Pack) -> JudgeOver:
-    """`async with judge_over(fake or responder, cache=path, **JudgeConfig fields) as judge`."""
+    """`async with judge_over(*fakes or responders, cache=path, **JudgeConfig fields) as judge`."""
     return partial(judge_over_pack, pack)
 
 
@@ -80,7 +81,8 @@ def ask(judge_over: JudgeOver) -> Ask:
     async def ask_once(
         served: FakeServer | Responder, question: Question[Any], **settings: Any
     ) -> Reply[Any]:
-        async with judge_over(served, **settings) as judge:
+        # So patient that it asks a busy machine for no sign of life.
+        async with judge_over(served, **{"patience": 100.0, **settings}) as judge:
             return await judge.ask(question)
 
     return ask_once

@@ -1,12 +1,30 @@
-"""A server on loopback that answers as it is told, and keeps what it was sent."""
+"""A free port, and servers on loopback that answer as they are told and keep what they were sent."""
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from tests.ports import handled
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def handled(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a server that handles requests so, each in a thread of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
 class Reply(NamedTuple):
@@ -35,7 +53,8 @@ def loopback(answer: Callable[[Seen], Reply]) -> Iterator[tuple[int, list[Seen]]
             seen.append(Seen(self.command, self.path, self.headers, body))
             reply = answer(seen[-1])
             self.send_response(reply.status)
-            for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
+            length = {"Content-Length": str(len(reply.body))}
+            for name, value in (length | dict(reply.headers)).items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(reply.body)

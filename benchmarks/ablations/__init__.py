@@ -1,4 +1,4 @@
 """The papers' ablations on the embedded world.
 
-`studies` is the table of them, `arms` makes their runs, `measures` reads these, `page` tells what was found.
+`studies` is the table of them, `arms` makes their runs, `measures` reads these; `python -m` tells what was found.
 """

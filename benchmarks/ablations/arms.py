@@ -3,13 +3,14 @@
 A finished run is not run again, a killed one goes on: `scope run` resumes, and a fork is whole or absent.
 """
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from benchmarks.options import read_options
 from benchmarks.scope_command import ROOT, run_scope
 from benchmarks.warm_start import POLICY, WORDY, train
 from scope_selfplay import DEFAULT_CONFIG
@@ -23,7 +24,7 @@ from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 class Arm:
     """One condition. With `of` it shares that arm's iterations up to `after`; else it is a run of its own.
 
-    With `tasks_of` it trains on the tasks that this arm made in iteration 1, so that only stages C and D are its own. A
+    With `tasks_of` it trains on the tasks of that arm's iteration 1, so that only `solver` and `compare` are its own. A
     `wordy` one starts from a policy that often says what nobody asked for.
     """
 
@@ -36,7 +37,7 @@ class Arm:
 
     @property
     def needs(self) -> tuple["Arm", ...]:
-        return tuple(dict.fromkeys(arm for arm in (self.of, self.tasks_of) if arm is not None))
+        return tuple(arm for arm in (self.of, self.tasks_of) if arm is not None)
 
 
 CO_EVOLVING = Arm("co-evolving")
@@ -79,29 +80,32 @@ class Laboratory:
         return load_config(DEFAULT_CONFIG, settings, options={"name": arm.name, "seed": seed})
 
 
-def read_laboratory(doc: str | None, names: Sequence[str], pages: str) -> Namespace:
-    """Options of a benchmark over arms and seeds: `only`, `seeds`, `jobs`, `write`, and its `laboratory`."""
-    parser = ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="NAME")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs side by side")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--write", action="store_true", help=f"renew {pages}")
-    options = parser.parse_args()
-    options.laboratory = Laboratory(options.root.resolve(), tuple(options.overrides))
+def read_laboratory(doc: str | None, names: Sequence[str]) -> Namespace:
+    """Options of a benchmark over arms and seeds, and its `laboratory`; `jobs` are seeds side by side."""
+    given = {"seeds": [1, 2, 3, 4, 5], "jobs": 1, "root": ROOT / "bench-out" / "embedded", "set": []}
+    options = read_options(doc, choices={"only": names}, write=False, **given)
+    options.laboratory = Laboratory(options.root.resolve(), tuple(options.set))
     return options
 
 
 def make_all(arms: Sequence[Arm], seeds: Sequence[int], laboratory: Laboratory, jobs: int) -> None:
-    """Every arm under every seed, and what they need, `jobs` runs at a time."""
+    """Every arm under every seed, behind what it needs."""
     if any(arm.wordy for arm in arms) and not laboratory.wordy_policy.exists():
         train(laboratory.wordy_policy.parent, WORDY, POLICY)
+
+    def make_seed(seed: int) -> None:
+        for arm in _in_order(arms):
+            make(arm, seed, laboratory)
+
     with ThreadPoolExecutor(jobs) as pool:
-        for wave in waves(arms):
-            made = [pool.submit(make, arm, seed, laboratory) for seed in seeds for arm in wave]
-            for each in made:
-                each.result()
+        list(pool.map(make_seed, seeds))
+
+
+def _in_order(arms: Sequence[Arm]) -> list[Arm]:
+    found: dict[Arm, None] = {}
+    for arm in arms:
+        found |= dict.fromkeys((*_in_order(arm.needs), arm))
+    return list(found)
 
 
 def make(arm: Arm, seed: int, laboratory: Laboratory) -> None:
@@ -111,7 +115,9 @@ def make(arm: Arm, seed: int, laboratory: Laboratory) -> None:
     log = folder.parent / f"{arm.name}.log"
     if (folder / "run.yaml").exists():
         check_same(folder, config)
-        if is_finished(folder):
+        run = RunFolder(folder)
+        done = all(read_manifest(run.stage(*stage).path) for stage in stages_of(load_config(run.config)))
+        if run.summary.exists() and done:
             return
     elif arm.of is not None:
         source = str(laboratory.folder(arm.of, seed))
@@ -123,12 +129,6 @@ def make(arm: Arm, seed: int, laboratory: Laboratory) -> None:
         run_scope(["run", *place, "--name", arm.name, "--seed", str(seed), *settings], log)
 
 
-def is_finished(folder: Path) -> bool:
-    run = RunFolder(folder)
-    stages = stages_of(load_config(run.config))
-    return run.summary.exists() and all(read_manifest(run.stage(*stage).path) for stage in stages)
-
-
 def check_same(folder: Path, config: RunConfig) -> None:
     before = load_config(folder / "run.yaml")
     if before.hash != config.hash or before.iterations != config.iterations:
@@ -136,16 +136,3 @@ def check_same(folder: Path, config: RunConfig) -> None:
         raise SystemExit(
             f"{folder}: was made with other settings ({changed}); give another --root, or remove the folder"
         )
-
-
-def waves(arms: Sequence[Arm]) -> Iterator[list[Arm]]:
-    """The arms and all that they need, each behind what it needs."""
-    missing = dict.fromkeys(arms)
-    while more := [need for arm in missing for need in arm.needs if need not in missing]:
-        missing |= dict.fromkeys(more)
-    done: set[Arm] = set()
-    while missing:
-        wave = [arm for arm in missing if done.issuperset(arm.needs)]
-        yield wave
-        done.update(wave)
-        missing = {arm: None for arm in missing if arm not in done}

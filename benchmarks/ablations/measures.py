@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,7 @@ def asked_scores(run: FinishedRun, iteration: int) -> Values:
         return candidate.task.id, grade.score
 
     rollouts = read_records(run.folder.stage(iteration, Stage.COMPARE).rollouts, Rollout)
-    found = _all(score(rollout) for rollout in rollouts if rollout.subject_id in tasks)
-    return {task: value for task, value in found if value is not None}
+    return _known(score(rollout) for rollout in rollouts if rollout.subject_id in tasks)
 
 
 def sampled(run: FinishedRun, iteration: int) -> Values:
@@ -87,24 +86,23 @@ def sampled(run: FinishedRun, iteration: int) -> Values:
     return values
 
 
-def _sampled(run: Run, iteration: int) -> dict[str, float]:
+def _sampled(run: Run, iteration: int) -> Values:
     context, solver = run.context, run.player(run.solver(iteration), Role.SOLVER)
 
-    async def score(candidate: Candidate, sample: int) -> tuple[str, float]:
+    async def score(candidate: Candidate) -> tuple[str, float | None]:
         assert candidate.task is not None and candidate.rubric is not None
-        key = (run.config.seed, "sampled", iteration, candidate.task.id, sample)
-        rollout = await context.answer(solver, key, candidate.task)
-        grade = await grade_answer(context.judge, candidate.task, candidate.rubric, rollout, key=key)
-        return candidate.task.id, grade.score or 0.0
+        task, total = candidate.task, 0.0
+        for sample in range(SAMPLES):
+            key = (run.config.seed, "sampled", iteration, task.id, sample)
+            rollout = await context.answer(solver, key, task)
+            grade = await grade_answer(context.judge, task, candidate.rubric, rollout, key=key)
+            total += (grade.score or 0.0) / SAMPLES
+        return task.id, total
 
-    tasks, totals = accepted_in(run.folder.stage(0, Stage.TASKS)), dict[str, float]()
     try:
-        found = _all(score(task, sample) for task in tasks for sample in range(SAMPLES))
+        return _known(map(score, accepted_in(run.folder.stage(0, Stage.TASKS))))
     finally:
         run.close()
-    for task, value in found:
-        totals[task] = totals.get(task, 0.0) + (value or 0.0) / SAMPLES
-    return totals
 
 
 def on_source(run: FinishedRun, iteration: int) -> Values:
@@ -116,8 +114,14 @@ def on_source(run: FinishedRun, iteration: int) -> Values:
         verdict = await run.judge.ask(GateQuestion(candidate.task, Gate.SOURCE, document))
         return candidate.id, None if verdict.value is None else float(verdict.value)
 
-    found = _all(passes(candidate) for candidate in run.candidates(iteration) if candidate.task)
-    return {name: value for name, value in found if value is not None}
+    return _known(passes(candidate) for candidate in run.candidates(iteration) if candidate.task)
+
+
+def _known(made: Iterable[Coroutine[Any, Any, tuple[str, float | None]]]) -> Values:
+    async def together() -> list[tuple[str, float | None]]:
+        return list(await asyncio.gather(*made))
+
+    return {name: value for name, value in asyncio.run(together()) if value is not None}
 
 
 def accepted_means(run: FinishedRun, iteration: int) -> Values:
@@ -146,14 +150,6 @@ def point(across: float, values: Sequence[float]) -> Point:
     found = mean_of(values)
     assert found is not None
     return Point(across, found.value, *found.ends)
-
-
-def _all(made: Any) -> list[tuple[str, float | None]]:
-    async def together() -> list[tuple[str, float | None]]:
-        coroutines: list[Coroutine[Any, Any, tuple[str, float | None]]] = list(made)
-        return list(await asyncio.gather(*coroutines))
-
-    return asyncio.run(together())
 
 
 ASKED = Measure("asked", "held-out score on what is asked", Stage.COMPARE, asked_scores)

@@ -37,9 +37,6 @@ class Ablation:
     against: Mapping[Arm, Arm] = field(default_factory=dict)
     across: Mapping[str, Mapping[str, Line]] = field(default_factory=dict)
 
-    def reference(self, arm: Arm) -> Arm:
-        return self.against.get(arm, self.arms[0])
-
 
 START = Arm("start", ("iterations=1",))
 """Its first iteration: whose tasks and S_0 the arms of one trained stage share."""
@@ -72,7 +69,8 @@ FROZEN = Ablation(
     "frozen",
     "Does the Solver need a Challenger that goes on learning?",
     "SCOPE, figure 3: from iteration 1 to 3 the benchmarks gain 3.4 points with co-evolution and 0.8 with the "
-    "Challenger frozen at C_1; the mean score of its tasks drifts to 0.71 instead of 0.53, 0.50, 0.48.",
+    "Challenger frozen at C_1; the mean score of its tasks drifts to 0.71 instead of 0.53, 0.50, 0.48. In the "
+    "present world, which is younger than these runs, both frozen Challengers [fall behind](how/evidence/learning.md).",
     (CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START),
     (ASKED, ACCEPTED),
 )
@@ -105,7 +103,7 @@ def reward_settings(design: str) -> list[str]:
 
 
 def _under_noise(design: str, kind: str, share: float) -> Arm:
-    """Stages C and D of one design, for all groups. A group may lack more verdicts than usual, under each design."""
+    """`solver` and `compare` of one design, for all groups. A group may lack more verdicts than usual, in each."""
     settings = [*reward_settings(f"{DESIGNS[design]}:max_missing=0.6"), "solver.routing=null"]
     name = design
     if share:

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Any
 
-from benchmarks.gpu.context import CannotRun, PartContext
 from benchmarks.gpu.made_up import job_of
-from benchmarks.gpu.measuring import idle
+from benchmarks.gpu.part import PartContext
+from benchmarks.gpu.role_steps import idle
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import SolverConfig
@@ -30,8 +30,6 @@ PROMPT, SAMPLED, READ = 40, 64, 2000
 def sleeping(context: PartContext) -> None:
     import torch
 
-    if not torch.cuda.is_available():
-        raise CannotRun("vLLM beside a trainer needs an NVIDIA GPU")
     policy = context.random_policy(context.scale.whole)
     settings = SolverConfig(steps=2, batch=4, group_size=4, save_every=100, max_prompt=2048, max_response=512)
     model = ModelConfig(engine="vllm_colocated", vllm_memory=SHARE)
@@ -45,7 +43,7 @@ def sleeping(context: PartContext) -> None:
     lines, total = read_rows(context.folder / "solver" / "metrics.jsonl"), torch.cuda.mem_get_info()[1]
     given_back = (min(engine.free) - max(rollouts.free)) / GIB
     drift = max(line["sampling_drift"] for line in lines)
-    context.findings.note(
+    context.note(
         given_back_gib=given_back,
         sampling_drift=drift,
         transfer_seconds=engine.woken[-1],
@@ -56,8 +54,8 @@ def sleeping(context: PartContext) -> None:
     )
     # The cache, which is most of vLLM's share, is there for the rollouts alone.
     least = 0.5 * SHARE * total / GIB - 8
-    context.findings.claim(given_back > least, f"asleep it gives back {given_back:.0f} GiB, not {least:.0f}")
-    context.findings.claim(drift < DRIFT, f"sampling drift is {drift:.3f}; expected less than {DRIFT}")
+    context.claim(given_back > least, f"asleep it gives back {given_back:.0f} GiB, not {least:.0f}")
+    context.claim(drift < DRIFT, f"sampling drift is {drift:.3f}; expected less than {DRIFT}")
 
 
 class _Watched(Colocated):

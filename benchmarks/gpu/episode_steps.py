@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.embedded_speech import write_tasks
-from benchmarks.gpu.context import CannotRun, PartContext
 from benchmarks.gpu.made_up import Stopped
+from benchmarks.gpu.part import PartContext
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.plan.memory import GIB
@@ -33,36 +33,21 @@ class _UntilMeasured(Progress):
             raise Stopped
 
 
-def solver_colocated(context: PartContext) -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise CannotRun("vLLM beside a trainer needs an NVIDIA GPU")
-    _measure(context, Stage.SOLVER, "vllm_colocated")
-
-
-def solver_in_process(context: PartContext) -> None:
-    _measure(context, Stage.SOLVER, "in_process")
-
-
-def challenger_in_process(context: PartContext) -> None:
-    _measure(context, Stage.CHALLENGER, "in_process")
-
-
-def _measure(context: PartContext, role: Stage, engine: str) -> None:
-    """Steps of a role; the second one counts, as the first loads kernels."""
+def steps(context: PartContext, role: str, engine: str = "in_process") -> None:
+    """Of a role; the second one counts, as the first loads kernels."""
     policy, size = context.speaking_policy(), context.scale.episodes
     world = _open(context, policy, context.folder / "world")
     tasks = write_tasks(world.documents, context.folder / "given.jsonl")
     run = _open(context, policy, context.folder / "run", f"solver.tasks={tasks}", f"model.engine={engine}")
-    train = train_solver if role is Stage.SOLVER else train_challenger
+    stage = Stage(role)
+    train = train_solver if stage is Stage.SOLVER else train_challenger
     with suppress(Stopped):
         train(run, 1)
-    line = read_rows(run.folder.stage(1, role).metrics)[-1]
+    line = read_rows(run.folder.stage(1, stage).metrics)[-1]
     outside = _note(context, line, line["completion_tokens"] * size.batch * context.scale.group)
-    context.findings.claim(line["searches"] > 0, "no episode searched")
-    if role is Stage.SOLVER and context.scale.on_gpu:
-        context.findings.claim(
+    context.claim(line["searches"] > 0, "no episode searched")
+    if stage is Stage.SOLVER and context.scale.on_gpu:
+        context.claim(
             outside <= OUTSIDE,
             f"{outside:.1%} of a step is neither generation nor update; {OUTSIDE:.0%} may be",
         )
@@ -74,7 +59,7 @@ def _note(context: PartContext, line: dict[str, Any], tokens: float) -> float:
 
     step, generation, update = line["step_seconds"], line["rollout_seconds"], line["update_seconds"]
     outside = 1 - (generation + update) / step
-    context.findings.note(
+    context.note(
         step_seconds=step,
         tokens=tokens,
         sampled_per_second=tokens / generation,
@@ -86,7 +71,7 @@ def _note(context: PartContext, line: dict[str, Any], tokens: float) -> float:
         kl=line["kl"],
     )
     if torch.cuda.is_available():
-        context.findings.note(peak_gib=torch.cuda.max_memory_allocated() / GIB)
+        context.note(peak_gib=torch.cuda.max_memory_allocated() / GIB)
     return outside
 
 

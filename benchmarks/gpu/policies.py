@@ -17,8 +17,7 @@ THOUGHTS = (" 1", " 2", " 3")
 def random_policy(shape: Shape, words: int, folder: Path) -> Path:
     """Written to `folder`, once."""
     if not (folder / "config.json").is_file():
-        tokenizer = _tokenizer()
-        _save(_qwen3(shape, words, 40_960, tokenizer), tokenizer, folder)
+        _save(*_qwen3(shape, words, 40_960), folder)
     return folder
 
 
@@ -28,9 +27,7 @@ def speaking_policy(scale: Scale, folder: Path) -> Path:
 
     if (folder / "config.json").is_file():
         return folder
-    tokenizer = _tokenizer()
-    shape = scale.whole._replace(tied=False)
-    model = _qwen3(shape, scale.words, 4 * scale.episodes.length, tokenizer)
+    model, tokenizer = _qwen3(scale.whole._replace(tied=False), scale.words, 4 * scale.episodes.length)
     with torch.no_grad():
         for layer in model.model.layers:
             # What the layers add to a word must not drown it: the odds are in the embedding and the output layer.
@@ -46,16 +43,14 @@ def speaking_policy(scale: Scale, folder: Path) -> Path:
     return _save(model, tokenizer, folder)
 
 
-def _tokenizer() -> Any:
-    from benchmarks.tiny_tokenizer import build_tokenizer
-
-    return build_tokenizer()
-
-
-def _qwen3(shape: Shape, words: int, positions: int, tokenizer: Any) -> Any:
+def _qwen3(shape: Shape, words: int, positions: int) -> tuple[Any, Any]:
+    """A model, and its tokenizer."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from benchmarks.tiny_tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
     assert words >= len(tokenizer)
     config = Qwen3Config(
         vocab_size=words,
@@ -69,7 +64,7 @@ def _qwen3(shape: Shape, words: int, positions: int, tokenizer: Any) -> Any:
     torch.manual_seed(0)
     # Random numbers for a billion weights take minutes on a CPU.
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        return Qwen3ForCausalLM(config)
+        return Qwen3ForCausalLM(config), tokenizer
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> Path:

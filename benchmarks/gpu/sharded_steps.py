@@ -9,10 +9,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.gpu.context import PartContext
 from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
-from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
-from benchmarks.gpu.role_steps import note_step, settings_of
+from benchmarks.gpu.part import PartContext
+from benchmarks.gpu.role_steps import StepTimes, note_peak, note_step, settings_of, step_times
 from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.config.cluster import OFFLOADED
 from scope_selfplay.inference.checkpoints import stored_dtype
@@ -25,34 +24,26 @@ SAVED = 2
 Sums = dict[str, float]
 
 
-def four_gpus(context: PartContext) -> None:
-    """Weights and optimizer on the GPU."""
-    _killed_and_resumed(context, 4)
-
-
-def two_gpus(context: PartContext) -> None:
-    """Weights and optimizer in the host's memory."""
-    _killed_and_resumed(context, 2)
-
-
-def _killed_and_resumed(context: PartContext, gpus: int) -> None:
+def killed_and_resumed(context: PartContext, gpus: str) -> None:
+    """As on a pod of so many GPUs: with four, weights and optimizer are on the GPU, with two in the host's memory."""
+    offloaded = int(gpus) in OFFLOADED
     policy = context.random_policy(context.scale.sharded)
-    _join_as_one_rank(gpus)
+    _join_as_one_rank(offloaded)
     settings = settings_of(context, "solver", steps=SAVED + 1, save_every=SAVED)
     job = job_of(policy, context.folder / "training", settings)
     killed = _Training(context, job)
     times = killed.run(stops=True)
     rows = context.scale.batch * context.scale.group * sum(context.scale.lengths["solver"])
     note_step(context, read_rows(job.folder.metrics), rows, times)
-    note_peak(context, job, sharded=True, offloaded=gpus in OFFLOADED)
+    note_peak(context, job, sharded=True, offloaded=offloaded)
     resumed = _Training(context, job)
     resumed.run(stops=False)
-    context.findings.note(
+    context.note(
         save_seconds=killed.restored_at - killed.stepped_at,
         resume_seconds=resumed.restored_at - resumed.began_at,
         export_seconds=resumed.export_seconds,
     )
-    claim, lines = context.findings.claim, read_rows(job.folder.metrics)
+    claim, lines = context.claim, read_rows(job.folder.metrics)
     claim(resumed.first_step == SAVED, f"training went on from step {resumed.first_step}, not {SAVED}")
     claim(
         killed.weights == resumed.weights, "weights that were gone on with differ from those that were saved"
@@ -130,7 +121,7 @@ def _stored(checkpoint: Path) -> Iterator[tuple[str, Any]]:
                 yield name, weights.get_tensor(name)
 
 
-def _join_as_one_rank(gpus: int) -> None:
+def _join_as_one_rank(offloaded: bool) -> None:
     """What the launcher does for a rank, here and now."""
     (rank,) = rank_environments(TrainingNode(1))
-    os.environ |= rank | {"SCOPE_FSDP_SHARERS": "1", "SCOPE_FSDP_OFFLOAD": f"{gpus in OFFLOADED:d}"}
+    os.environ |= rank | {"SCOPE_FSDP_SHARERS": "1", "SCOPE_FSDP_OFFLOAD": f"{offloaded:d}"}

@@ -1,5 +1,4 @@
-"""A pretrained model of 135M parameters through the whole method, on two cores (docs/real-model.md).
+"""A pretrained model of 135M parameters learns to search and answer, on two cores (docs/how/evidence/real-model.md).
 
-`traces` (what the supervised start learns from) -> `seeds` (a seed's folder, by the commands that a user types) ->
-`page` (tables of what is in the folders).
+`traces` (what the supervised start learns from) -> `results` (what is kept of a seed's folder) -> `page` (the tables).
 """

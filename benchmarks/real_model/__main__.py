@@ -1,102 +1,124 @@
-"""A pretrained model learns to search and to answer, on two cores: the tables of docs/real-model.md.
+"""A pretrained model learns to search and to answer, on two cores: the tables of docs/how/evidence/real-model.md.
 
-    python -m benchmarks.real_model [--parts solver challenger] [--seeds 1 2 3] [--root FOLDER] [--keep]
+    python -m benchmarks.real_model [--seeds 1 2 3] [--root FOLDER] [--keep]
 
-Needs `scope models smollm2`. `solver` trains the Solver of each seed and asks it the held-out questions before
-and after, `challenger` trains a Challenger of the first seed's Solver. Killed at any moment, the same command goes on.
-With --keep what is finished replaces what the repository keeps and the page's tables; `--parts --keep` makes the tables
-anew and runs nothing.
+Needs `scope models smollm2`. The Solver of each seed is trained, and asked the held-out questions before and after.
+Killed at any moment, the same command goes on. With --keep what is finished replaces what the repository keeps, and
+the tables of the page.
+
+    ROOT/questions/            the training and the held-out questions, as `solver.tasks` reads them
+    ROOT/seed-N/traces.jsonl   what the supervised start learnt from
+    ROOT/seed-N/start/         the supervised start: S_0
+    ROOT/seed-N/solver/        the run whose Solver stage makes S_1 of it
+    ROOT/seed-N/answers-T.jsonl   what S_T answered to the held-out questions
 """
 
-import argparse
 import asyncio
+import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks.real_model.asked_questions import read_challenger
-from benchmarks.real_model.challenger import make_questions
-from benchmarks.real_model.kept import KEPT, write_kept
+from benchmarks.options import read_options
 from benchmarks.real_model.page import sections, write_page
-from benchmarks.real_model.results import read_seed
-from benchmarks.real_model.seeds import Seed, make_seed
-from benchmarks.scope_command import ROOT
+from benchmarks.real_model.results import KEPT, keep_seed
+from benchmarks.real_model.traces import Script
+from benchmarks.real_model_answers import FACTBOOK, read_lines
+from benchmarks.scope_command import ROOT, run_python, run_scope
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Role, Rollout, Task
 from scope_selfplay.config.load import load_config
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy.episodes import Player
+from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.files import write_atomic, write_records
 
-PARTS = ("solver", "challenger")
+HERE = Path(__file__).parent
+CONFIG, PACK = HERE / "run.yaml", HERE / "pack"
+SOLVER_TRACES, CHALLENGER_TRACES = 54, 10
+LEARNING = ("--epochs", "1", "--learning-rate", "5e-5", "--batch", "4", "--micro-batch", "4")
+"""Of the supervised start: few enough steps that about a third of the sampled answers are right."""
+SAMPLES = 1
+"""Sampled answers to each held-out question."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--samples", type=int, default=1, help="sampled answers to each held-out question")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "real-model")
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument(
-        "--keep", action="store_true", help="write the kept results and the tables of the page"
-    )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    options = parser.parse_args()
+    given = {"seeds": [1, 2, 3], "root": ROOT / "bench-out" / "real-model", "model": "smollm2"}
+    options = read_options(__doc__, keep=False, **given)
     root = options.root.resolve()
-    seeds = [Seed(number, root, options.model, tuple(options.overrides)) for number in options.seeds]
-    folder = KEPT if options.keep else root / "kept"
-    folder.mkdir(parents=True, exist_ok=True)
-    if "solver" in options.parts:
-        learn(seeds, options.samples, folder)
-    if "challenger" in options.parts:
-        found = read_challenger(make_questions(seeds[0]))
-        write_atomic(folder / "challenger.json", found.model_dump_json(indent=1) + "\n")
+    kept = KEPT if options.keep else root / "kept"
+    kept.mkdir(parents=True, exist_ok=True)
+    questions = root / "questions"
+    for name in ("train", "held_out"):
+        write_questions(questions / f"{name}.jsonl", name)
+    settings = [f"domain={PACK}", f"corpus.path={FACTBOOK / 'passages.jsonl'}"]
+    settings += [f"compare.given={questions / 'held_out.jsonl'}", f"solver.tasks={questions / 'train.jsonl'}"]
+    for number in options.seeds:
+        folder = root / f"seed-{number}"
+        make_start(folder, number, options.model)
+        own = [f"--set={each}" for each in (f"model.path={folder / 'start'}", *settings)]
+        place = ["--root", str(folder), "--name", "solver", "--seed", str(number)]
+        run_scope(["run", "--config", str(CONFIG), *place, *own], folder / "solver.log")
+        answer(folder, questions / "held_out.jsonl")
+        keep_seed(number, folder, kept)
     if options.keep:
-        write_page(ROOT / "docs" / "real-model.md")
-    print("\n\n".join(sections(folder).values()))
+        write_page()
+    print("\n\n".join(sections(kept).values()))
 
 
-def learn(seeds: Sequence[Seed], samples: int, folder: Path) -> None:
-    """What is known of a seed is kept as soon as it is finished."""
-    for seed in seeds:
-        make_seed(seed)
-        answer(seed, samples)
-        write_kept(read_seed(seed), folder)
+def make_start(folder: Path, number: int, model: str) -> None:
+    if (folder / "start").exists():
+        return
+    base, traces = policy_path(model), folder / "traces.jsonl"
+    script = Script(load_pack(PACK), ChatCodec.load(base), load_config(CONFIG).search.max_tokens)
+    script.write(traces, number, solver=SOLVER_TRACES, challenger=CHALLENGER_TRACES)
+    places = ["--start", str(base), "--out", str(folder / "start"), "--trajectories", str(traces)]
+    protocol = ["--dialect", "qwen2.5", "--max-length", "512", "--seed", str(number)]
+    run_python(["-m", "jobs", "warm-start", *places, *protocol, *LEARNING], folder / "start.log")
 
 
-def answer(seed: Seed, samples: int) -> None:
+def write_questions(path: Path, name: str) -> None:
+    """As `solver.tasks` and `compare.given` read them: the right answer is compared by rule."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for row in read_lines(name):
+        asked = {"id": row["id"], "question": row["question"], "answer": row["answers"][0], "check": "text"}
+        lines.append(json.dumps({**asked, "type": row["group"]}, ensure_ascii=False) + "\n")
+    write_atomic(path, "".join(lines))
+
+
+def answer(folder: Path, questions: Path) -> None:
     """What S_0 and S_1 answer to the held-out questions by the run's own episodes, each in a file of its own: greedily,
-    and `samples` times at the run's temperature.
+    and `SAMPLES` times at the run's temperature.
     """
-    candidates = read_given_tasks(str(seed.questions("held_out")))
-    tasks = [each.task for each in candidates if each.task is not None]
-    run = open_run(load_config(seed.run / "run.yaml"), seed.run.parent, Progress())
+    tasks = [each.task for each in read_given_tasks(str(questions)) if each.task is not None]
+    run = open_run(load_config(folder / "solver" / "run.yaml"), folder, Progress())
     try:
         for iteration in (0, 1):
-            file = seed.folder / f"answers-{iteration}.jsonl"
+            file = folder / f"answers-{iteration}.jsonl"
             if not file.exists():
-                made = asyncio.run(_answers(run, iteration, tasks, samples))
+                made = asyncio.run(_answers(run, iteration, tasks))
                 write_records(file, [each.without_ids() for each in made])
     finally:
         run.close()
 
 
-async def _answers(run: Run, iteration: int, tasks: list[Task], samples: int) -> list[Rollout]:
+async def _answers(run: Run, iteration: int, tasks: list[Task]) -> list[Rollout]:
     policy = run.solver(iteration)
     engine = run.engine(policy, Role.SOLVER)
     formats = [run.policy_format(policy, Role.SOLVER, greedy=greedy) for greedy in (False, True)]
 
-    async def answer(task: Task, number: int) -> Rollout:
+    async def answered(task: Task, number: int) -> Rollout:
         key = (run.config.seed, "held out", iteration, task.id, number)
         return await run.context.answer(Player(engine, formats[number == 0]), key, task)
 
-    asked = [(task, number) for number in range(1 + samples) for task in tasks]
-    return list(await asyncio.gather(*(answer(*each) for each in asked)))
+    asked = [(task, number) for number in range(1 + SAMPLES) for task in tasks]
+    return list(await asyncio.gather(*(answered(*each) for each in asked)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Everything else that escapes is our own bug (exit 1, traceback).
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
@@ -38,6 +39,17 @@ class UserError(ScopeError):
 
 class ConfigError(UserError):
     """A config file or an override."""
+
+
+@contextmanager
+def imports_for(what: str, extra: str) -> Iterator[None]:
+    """Raises ConfigError where an import fails: `what` needs it, and the `extra` of this project installs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {error.name or error}: pip install 'scope-selfplay[{extra}]'"
+        ) from None
 
 
 class PromptError(UserError):

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
@@ -362,3 +362,21 @@ def _hides(text: str) -> bool:
         return True
     invisible = len(INVISIBLE.findall(text))
     return invisible >= _MANY_INVISIBLE and invisible > len(text) // 10
+
+
+def named_in(text: str) -> set[str]:
+    """Its names and numbers, in small letters: words with a digit, or with a capital that begins no sentence."""
+    found: set[str] = set()
+    for before, word in pairwise(text.split()):
+        if (word[:1].isupper() and before[-1:] not in ".:") or any(letter.isdigit() for letter in word):
+            found.add(_bare(word))
+    return found - {""}
+
+
+def words_of(texts: Iterable[str]) -> set[str]:
+    """In small letters, without the marks around them."""
+    return {_bare(word) for text in texts for word in text.split()}
+
+
+def _bare(word: str) -> str:
+    return word.strip(".,;:!?()[]\"'").lower()

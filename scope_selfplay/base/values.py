@@ -345,6 +345,7 @@ class Reason(StrEnum):
     # GATE_ENTITY = "gate_entity" and so on: a member for each gate of the table.
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC_FAILED = "rubric"
+    UNGROUNDED = "ungrounded"
     TOO_HARD = "too_hard"
     TOO_EASY = "too_easy"
     JUDGE_FAILED = "judge_failed"

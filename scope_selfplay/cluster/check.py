@@ -91,10 +91,7 @@ def check_folder(folder: Path) -> RunCheck:
         *_tracking_problems(config, created),
         *(check for check in checks if check.state is State.STOP),
     ]
-    notes = [
-        *_notes(config),
-        *(str(check) for check in checks if check.state is not State.STOP),
-    ]
+    notes = [*_notes(config), *(str(check) for check in checks if check.state is not State.STOP)]
     if _has_schemas():
         found += schema_problems(created)
     else:
@@ -213,11 +210,11 @@ def _notes(config: RunConfig) -> Iterator[str]:
 
 
 def _judge_problems(config: RunConfig) -> Iterator[Finding]:
-    """Without a GPU the judge is `scope serve-judge`, which knows the articles of the embedded world alone."""
+    """Without a GPU the judge is `scope serve-judge`, which reads the language of the embedded world alone."""
     server = config.cluster.judge
     if not server.serve or config.judge.kind != "model" or is_vllm(config, Component.JUDGE):
         return
-    if config.corpus.path != "embedded" and not {"--rehearsal", "--corpus"} & set(server.args):
+    if config.corpus.path != "embedded" and "--rehearsal" not in server.args:
         yield Finding(
             "cluster.judge",
             "has no GPU, so it would judge the articles of the embedded world, and the corpus is "

@@ -77,11 +77,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 WORKER_ACCOUNT = "scope-worker"
 CONFIG_FOLDER = "/etc/scope/run"
 PROMPTS_FOLDER = "/etc/scope/prompts"
-_API_VERSIONS = {
-    "Job": "batch/v1",
-    "Deployment": "apps/v1",
-    "Lease": "coordination.k8s.io/v1",
-}
+_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "Lease": "coordination.k8s.io/v1"}
 _STAYS = {
     # A node that is little used must not be given back under a stage of hours, or a server that took long to start.
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -355,11 +351,7 @@ def event(
 
 
 def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "scope-selfplay",
-        COMPONENT: component.value,
-        RUN: config.name,
-    }
+    return {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: component.value, RUN: config.name}
 
 
 def stamped(

@@ -228,11 +228,7 @@ def _server_program(config: RunConfig, server: Server) -> Program:
     extra: Body = {
         # Server-side apply tells ports apart by number and protocol; older servers want both written out.
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "startupProbe": {
-            **_HEALTH,
-            "periodSeconds": 10,
-            "failureThreshold": max(1, STARTUP // 10),
-        },
+        "startupProbe": {**_HEALTH, "periodSeconds": 10, "failureThreshold": max(1, STARTUP // 10)},
         "readinessProbe": {**_HEALTH, "periodSeconds": 10, "timeoutSeconds": 5},
         "livenessProbe": liveness,
     }
@@ -271,7 +267,7 @@ def _server_command(config: RunConfig, server: Server) -> list[str]:
             if (workers := config.cluster.retriever.workers) > 1 and not own:
                 command.append(f"--workers={workers}")
         case Component.JUDGE:
-            command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
+            command = ["scope", "serve-judge"]
         case _:
             model = config.model
             command = ["scope", "serve-model", server.model]

@@ -72,7 +72,7 @@ def _fields(given: object) -> object:
 
 
 class EngineConfig(ConfigSection):
-    """A search engine of somebody else that holds the passages, a row each (docs/retrieval.md)."""
+    """A search engine of somebody else that holds the passages, a row each (docs/operate/serving.md)."""
 
     name: Literal["elasticsearch", "opensearch", "qdrant"]
     """What answers at `search.url`."""
@@ -114,8 +114,8 @@ class SearchConfig(ConfigSection):
     outage: float = Field(default=600.0, gt=0)
     """Seconds for which a search waits for a retriever that is down; then the stage stops and can be resumed."""
     engine: Annotated[EngineConfig | None, BeforeValidator(_of_others)] = None
-    """A search engine of somebody else at `url`: its `name`, `index`, `fields` and `encoder` (docs/retrieval.md). When
-    left out, `scope serve-retriever` answers there."""
+    """A search engine of somebody else at `url`: its `name`, `index`, `fields` and `encoder`
+    (docs/operate/serving.md). When left out, `scope serve-retriever` answers there."""
 
     def mistakes(self) -> Iterator[str]:
         if self.engine is not None and self.url is None:

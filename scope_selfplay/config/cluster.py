@@ -123,9 +123,9 @@ class ImagesConfig(ConfigSection):
     """Production runs name images by digest. `latest` is pulled at every start, other tags where a node has no such
     image. One server's own image is a matter of its `pod`."""
 
-    worker: Image = "scope-selfplay:0.1.0"
+    worker: Image = "scope-selfplay:0.2.0"
     """Runs `python -m jobs ...` and servers without a GPU. To train or serve policies on the CPU it needs torch:
-    `scope-selfplay-local:0.1.0`."""
+    `scope-selfplay-local:0.2.0`."""
     trainer: OptionalImage = ""
     """Runs the two training stages, and `vllm serve`; contains CUDA, TRL and vLLM. That of `worker` when left out."""
 
@@ -326,21 +326,21 @@ class ClusterConfig(ConfigSection):
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
     work."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
-    """Stage A."""
+    """The stage `challenger`."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()
-    """Stage B, and the held-out tasks."""
+    """The stage `tasks`, and the held-out tasks."""
     train_solver: SolverStageConfig = SolverStageConfig()
-    """Stage C."""
+    """The stage `solver`."""
     compare: PodConfig = PodConfig()
-    """Stage D."""
+    """The stage `compare`."""
     evaluate: EvaluationJobConfig | None = None
     """A Job that evaluates checkpoints on benchmarks, whenever it is applied."""
     judge: JudgeServerConfig = JudgeServerConfig()
     """The frozen judge; serves the whole run."""
     solver: PolicyServerConfig = PolicyServerConfig()
-    """The Solver server of stages A, B and D."""
+    """The Solver server of the stages `challenger`, `tasks` and `compare`."""
     challenger: PolicyServerConfig = PolicyServerConfig()
-    """The Challenger server of stage B."""
+    """The Challenger server of the stage `tasks`."""
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
 

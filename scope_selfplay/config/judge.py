@@ -159,7 +159,7 @@ class JudgeConfig(ConfigSection):
     """Share of failed verdicts above which a stage stops with exit 75, once it has made at least 50 calls."""
     noise: NoiseConfig | None = None
     """Errors that a judge by rule makes on purpose, for experiments on judges that err: shares of its calls that are
-    `unreadable`, `wrong`, in favour of the `first` shown or of the `longer` answer (docs/judge.md)."""
+    `unreadable`, `wrong`, in favour of the `first` shown or of the `longer` answer (docs/how/judge.md)."""
     canaries: CanariesConfig = CanariesConfig()
     """Questions with known verdicts, by which a judge that fails is noticed."""
 

@@ -29,7 +29,7 @@ class ModelConfig(ConfigSection):
     path: str = "embedded"
     """Base model M0: a Hugging Face directory, or `embedded` for the tiny policy that ships with the package."""
     dialect: Literal["qwen2.5", "qwen3", "olmo3"] = "qwen2.5"
-    """Model family: how it writes a search call and its thinking (Table 11)."""
+    """Model family, `qwen2.5`, `qwen3` or `olmo3`: how it writes a search call and its thinking (Table 11)."""
     earlier_thinking: Literal["auto", "keep", "drop"] = "auto"
     """Thinking of earlier turns in the next prompt: `auto` follows the model family (Qwen3 drops it). If it is dropped,
     every turn becomes a training row of its own."""
@@ -201,7 +201,7 @@ class RunConfig(ConfigSection):
     corpus: CorpusConfig = CorpusConfig()
     search: SearchConfig = SearchConfig()
     tools: tuple[ToolConfig, ...] = ()
-    """Tools that the Solver has besides search: `open`, `{open: {...}}` or `{mcp: {...}}` (docs/tools.md)."""
+    """Tools that the Solver has besides search: `open`, `{open: {...}}` or `{mcp: {...}}` (docs/how/evaluation.md)."""
     partners: PartnersConfig = PartnersConfig()
     sampling: SamplingConfig = SamplingConfig()
     challenger: ChallengerConfig = ChallengerConfig()

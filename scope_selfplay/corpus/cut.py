@@ -8,20 +8,14 @@ gives one of them more tokens than the sum of its words has every one checked.
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
 
-
-class CountTokens(Protocol):
-    """Tokens of many texts, without special tokens."""
-
-    def __call__(self, texts: Sequence[str], /) -> list[int]: ...
-
-
+CountTokens = Callable[[Sequence[str]], list[int]]
+"""Tokens of many texts, without special tokens."""
 _WORD = re.compile(r"\s{0,32}\S{1,32}|\s{1,32}")
 _BLOCK = 1 << 18
 """Characters of a text that are counted at once."""

@@ -42,7 +42,7 @@ _SHOWN = 3
 LONGEST_LINE = 1 << 24
 LARGEST_WHOLE = 1 << 30
 """Bytes of the largest file whose documents a run holds all at once: three to four times as much in memory."""
-_WORTH_A_LINE = 5_000_000
+WORTH_A_LINE = 5_000_000
 """Characters of a corpus that take more than a moment to cut."""
 Skipped = dict[Path, str]
 """Gets each file that is not read, with the reason."""
@@ -345,7 +345,7 @@ def read_run_corpus(
 
 def _cut(documents: Sequence[Document], chunker: Chunker, progress: Progress) -> list[Document]:
     characters = sum(len(document.text) for document in documents)
-    if characters < _WORTH_A_LINE:
+    if characters < WORTH_A_LINE:
         return [piece for document in documents for piece in chunker.cut(document)]
     progress.begin(f"cut {len(documents):,} documents, in kB", characters // 1000)
     pieces, done = [], 0

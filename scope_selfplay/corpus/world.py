@@ -5,7 +5,7 @@ worlds of the warm start is false in the world of a run.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ _STEMS = """Ald Bel Brin Cam Clar Cor Crow Dor Dun Eld Elm Esk Fal Fen Gar Glen 
 _ENDINGS = "moor haven vale mere wick ford ton gate stead rock by combe ley minster thorpe well"
 
 PLACES = tuple(stem + ending for stem in _STEMS.split() for ending in _ENDINGS.split())
+_NAMES = frozenset(PLACES)
 KINDS = tuple(
     f"{'an' if word[0] in 'ao' else 'a'} {word}"
     for word in "abbey bridge castle guild harbour library market mill observatory school theatre tower".split()
@@ -49,25 +50,23 @@ RIVERS = tuple(
 class Attribute(NamedTuple):
     noun: str
     before: str
-    after: str
     values: tuple[str, ...]
 
     def sentence(self, value: str) -> str:
-        return f"{self.before}{value}{self.after}."
-
-
-_NAMES = frozenset(PLACES)
+        return f"{self.before}{value}."
 
 
 ATTRIBUTES = (
-    Attribute("founder", "Its founder was ", "", FOUNDERS),
-    Attribute("year", "Its first year was ", "", YEARS),
-    Attribute("emblem", "Its emblem is the ", "", EMBLEMS),
-    Attribute("product", "Its main product is ", "", PRODUCTS),
-    Attribute("river", "Its river is the ", "", RIVERS),
+    Attribute("founder", "Its founder was ", FOUNDERS),
+    Attribute("year", "Its first year was ", YEARS),
+    Attribute("emblem", "Its emblem is the ", EMBLEMS),
+    Attribute("product", "Its main product is ", PRODUCTS),
+    Attribute("river", "Its river is the ", RIVERS),
 )
 BY_NOUN = {attribute.noun: attribute for attribute in ATTRIBUTES}
-RELATIONS = ("partner", "rival", "sponsor", "neighbour", "heir")
+RELATIONS = ("partner", "rival", "sponsor", "neighbour", "heir", "patron", "ally", "twin")
+STATED = 3
+"""Facts and links that an article states, of all there are: what can be asked about a place has to be read."""
 VERBS = {"long_form_qa": "Report", "summarisation": "Summarise"}
 
 
@@ -138,8 +137,8 @@ def sentences(text: str) -> list[str]:
 def read_attribute(sentence: str) -> tuple[str, str] | None:
     """(noun, value) of a sentence such as `Its emblem is the heron.`"""
     for attribute in ATTRIBUTES:
-        if sentence.startswith(attribute.before) and sentence.endswith(attribute.after + "."):
-            return attribute.noun, sentence[len(attribute.before) : -len(attribute.after) - 1]
+        if sentence.startswith(attribute.before) and sentence.endswith("."):
+            return attribute.noun, sentence[len(attribute.before) : -1]
     return None
 
 
@@ -164,19 +163,8 @@ def read_name(sentence: str) -> str | None:
     return name if name in _NAMES else None
 
 
-MOST_LINKS = len(RELATIONS)
-"""A chain follows each link once, so that what comes next can be read off the link before it."""
-
-
-def question_about(rng: random.Random, name: str, links: int) -> FactQuestion:
-    """Facts of what lies `links` links from `name`."""
-    return FactQuestion(any_nouns(rng, links), tuple(rng.sample(RELATIONS, links)), name)
-
-
-def any_nouns(rng: random.Random, links: int) -> tuple[str, ...]:
-    """Two or three; three without links, where no place is to be found."""
-    nouns = [attribute.noun for attribute in ATTRIBUTES]
-    return tuple(rng.sample(nouns, rng.choice([2, 3]) if links else 3))
+MOST_LINKS = 5
+"""Of a held-out task."""
 
 
 class Entity(NamedTuple):
@@ -186,15 +174,37 @@ class Entity(NamedTuple):
     links: dict[str, str]
 
 
+def walk(
+    rng: random.Random, start: str, links: int, read: Callable[[str], Entity]
+) -> list[tuple[str, Entity]]:
+    """A chain of as many links from `start`, each as `read` finds it stated: the links and where they lead, in order.
+
+    Each link occurs once, so that what follows it in a task says what comes next. Starts again where a place states
+    none that is left.
+    """
+    while True:
+        path: list[tuple[str, Entity]] = []
+        entity = read(start)
+        while len(path) < links:
+            left = [each for each in entity.links if each not in dict(path)]
+            if not left:
+                break
+            link = rng.choice(left)
+            entity = read(entity.links[link])
+            path.append((link, entity))
+        else:
+            return path
+
+
 def make_documents(
     rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()
 ) -> list[Document]:
     """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
     skipped = set(skip)
     free = [name for name in PLACES if name not in skipped]
-    if not len(RELATIONS) < count <= len(free):
+    if not MOST_LINKS < count <= len(free):
         raise ValueError(
-            f"{count} articles asked for; a world has more than {len(RELATIONS)}, and {len(free)} names are free"
+            f"{count} articles asked for; a world has more than {MOST_LINKS}, and {len(free)} names are free"
         )
     names = rng.sample(free, count)
     world = [make_entity(rng, name, names) for name in names]
@@ -224,13 +234,9 @@ def read_article(text: str) -> Entity | None:
 
 def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
     """An entity whose links lead to others of `names`, each to another one."""
-    facts = {attribute.noun: rng.choice(attribute.values) for attribute in ATTRIBUTES}
-    others: list[str] = []
-    while len(others) < len(RELATIONS):
-        other = rng.choice(names)
-        if other != name and other not in others:
-            others.append(other)
-    links = dict(zip(RELATIONS, others, strict=True))
+    facts = {attribute.noun: rng.choice(attribute.values) for attribute in rng.sample(ATTRIBUTES, STATED)}
+    others = [each for each in rng.sample(names, STATED + 1) if each != name][:STATED]
+    links = dict(zip(rng.sample(RELATIONS, STATED), others, strict=True))
     return Entity(name, rng.choice(KINDS), facts, links)
 
 
@@ -249,8 +255,8 @@ def embedded_documents(seed: int, settings: CorpusConfig) -> list[Document]:
 def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list[Task]:
     """Tasks about the second world, as many of each number of links: no Challenger's taste decides what is measured.
 
-    Chains of 1 to 5 links start at articles of their own; `documents` are those for held-out tasks. Raises ConfigError
-    where they are too few.
+    Chains of 1 to 5 links start at articles of their own; `documents` are those for held-out tasks. `evidence_ids` are
+    the articles along a chain. Raises ConfigError where there are too few.
     """
     if count > len(documents):
         raise ConfigError(
@@ -258,10 +264,23 @@ def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list
             "lower compare.tasks"
         )
     rng, tasks = rng_from(seed, HELD_OUT, "tasks"), []
+    ids = {document.title: document.id for document in documents}
+    world = {entity.name: entity for document in documents if (entity := read_article(document.text))}
     for row, start in enumerate(rng.sample(list(documents), count)):
-        text = write_question(question_about(rng, start.title, 1 + row % MOST_LINKS))
-        task_id = content_id("task", text)
-        tasks.append(Task(id=task_id, text=text, type="long_form_qa", document_id=start.id, search_turns=0))
+        path = walk(rng, start.title, 1 + row % MOST_LINKS, world.__getitem__)
+        links, (*_, end) = zip(*path, strict=True)
+        nouns = tuple(rng.sample(list(end.facts), rng.choice([2, 3])))
+        text = write_question(FactQuestion(nouns, links, start.title))
+        tasks.append(
+            Task(
+                id=content_id("task", text),
+                text=text,
+                type="long_form_qa",
+                document_id=start.id,
+                evidence_ids=tuple(dict.fromkeys(ids[entity.name] for _, entity in path)),
+                search_turns=0,
+            )
+        )
     return tasks
 
 

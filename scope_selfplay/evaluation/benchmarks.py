@@ -354,10 +354,7 @@ _ALL = (
         scorers=_BY_HOTPOT,
     ),
     _short(
-        "musique",
-        "MuSiQue (Trivedi et al., 2022)",
-        "musique_ans_v1.0_dev.jsonl of the authors",
-        _musique,
+        "musique", "MuSiQue (Trivedi et al., 2022)", "musique_ans_v1.0_dev.jsonl of the authors", _musique
     ),
     _short(
         "nq",
@@ -445,10 +442,7 @@ _ALL = (
         "WildBench v2 (Lin et al., 2025)",
         "v2/test of allenai/WildBench (parquet)",
         Fields(
-            "conversation_input",
-            id=("session_id", "id"),
-            group="primary_tag",
-            criteria=Criteria("checklist"),
+            "conversation_input", id=("session_id", "id"), group="primary_tag", criteria=Criteria("checklist")
         ),
         ("rating",),
         most_items=1000,
@@ -484,13 +478,14 @@ def embedded_benchmark(documents: Sequence[Document], *, seed: int, count: int |
             f"benchmark {EMBEDDED.name}: the run has no articles of the embedded world; use a run with corpus.path: "
             "embedded, or another benchmark"
         )
-    judge, sources = LexicalJudge(documents), {document.id: document for document in documents}
+    judge, sources = LexicalJudge(), {document.id: document for document in documents}
     items = []
     for task in embedded_tasks(
         seed, articles, min(len(articles), EMBEDDED_ITEMS if count is None else count)
     ):
-        rubric = asyncio.run(judge.ask(RubricQuestion(task, [sources[task.document_id]]))).value
-        assert rubric is not None, f"{task.text}: the world cannot answer its own question"
+        shown = dict.fromkeys((task.document_id, *task.evidence_ids))
+        rubric = asyncio.run(judge.ask(RubricQuestion(task, [sources[each] for each in shown]))).value
+        assert rubric and rubric.criteria, f"{task.text}: the world cannot answer its own question"
         criteria = tuple(
             ItemCriterion(text=each.text, points=each.weight, dimension=each.dimension)
             for each in rubric.criteria

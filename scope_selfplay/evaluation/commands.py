@@ -42,12 +42,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--seed", type=int, help="Seed of sampling and of the choice of items.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def evaluate(
-    checkpoint: str,
-    *,
-    benchmarks: tuple[str, ...],
-    against: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
+    checkpoint: str, *, benchmarks: tuple[str, ...], against: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Let CHECKPOINT answer a benchmark, score its answers, and show it beside others.
 

@@ -17,15 +17,7 @@ from scope_selfplay import DEFAULT_CONFIG, __version__
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import (
-    Fault,
-    Key,
-    Role,
-    Rollout,
-    RolloutFault,
-    Verdict,
-    content_id,
-)
+from scope_selfplay.base.values import Fault, Key, Role, Rollout, RolloutFault, Verdict, content_id
 from scope_selfplay.config.load import load_config
 from scope_selfplay.evaluation.benchmarks import Benchmark, Decoding, load_benchmark
 from scope_selfplay.evaluation.contestants import (
@@ -47,7 +39,6 @@ from scope_selfplay.evaluation.pairs import Pairing, PairVerdict, judge_pair, pa
 from scope_selfplay.evaluation.rows import Item, read_rows
 from scope_selfplay.evaluation.scorers import SCORERS, Answer, AnswerScore, Scorer, score_answer
 from scope_selfplay.judge.protocol import Judge
-from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.begin import open_run, with_judge_prompts
@@ -145,10 +136,6 @@ class Evaluation:
                 self._compare()
             return finish(folder, self.asked, seed=self.place.config.seed)
 
-    def solver(self, contestant: Contestant) -> Player:
-        """What answers as a contestant."""
-        return answering_as(self.place, contestant, self.asked.decoding)
-
     @property
     def in_flight(self) -> int:
         """Episodes, or comparisons, under way at the same time."""
@@ -177,7 +164,7 @@ class Evaluation:
         place, asked = self.place, self.asked
         given = None if contestant.answers is None else read_given_answers(contestant.answers)
         if given is None:
-            solver = self.solver(contestant)
+            solver = answering_as(place, contestant, asked.decoding)
             identity = solver.engine.identity
         else:
             assert contestant.answers is not None
@@ -384,8 +371,8 @@ def open_evaluation(request: EvaluationRequest, progress: Progress) -> Evaluatio
 
 
 def answer_benchmarks(run: Run, policy: Policy) -> None:
-    """The benchmarks of a run (`compare.benchmarks`): a Solver of it answers them in stage D, one more line on each
-    leaderboard below the run's `benchmarks/`. Raises as `Evaluation.run`.
+    """The benchmarks of a run (`compare.benchmarks`): a Solver of it answers them in the stage `compare`, one more line
+    on each leaderboard below the run's `benchmarks/`. Raises as `Evaluation.run`.
     """
     for asked in run.config.compare.benchmarks:
         request = EvaluationRequest(asked, checkpoints=(), root=run.folder.path / "benchmarks")

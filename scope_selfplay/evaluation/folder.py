@@ -275,11 +275,7 @@ def tables_of(result: EvaluationResult) -> Iterator[Table]:
         ("Differences", "checkpoint, above, scorer, by, items", _differences(result)),
         ("Beside each other", "one, other, by, judge, rate, wins, ties, losses", _wins(result)),
         ("Ratings", "checkpoint, judge, points", _ratings(result)),
-        (
-            "How far judges agree",
-            "scorer, one, other, answers, same, kappa, correlation",
-            _agreement(result),
-        ),
+        ("How far judges agree", "scorer, one, other, answers, same, kappa, correlation", _agreement(result)),
         ("What it took", "checkpoint, searches, tokens, context, judge calls, judge tokens", _costs(result)),
     ):
         if found := tuple(rows):

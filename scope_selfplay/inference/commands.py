@@ -53,22 +53,14 @@ def serve_model(
     """
     import asyncio
 
-    from scope_selfplay.base.errors import ConfigError
+    from scope_selfplay.base.errors import imports_for
 
-    try:
+    with imports_for("scope serve-model", "local"):
         from scope_selfplay.inference.server import ModelService, model_app
         from scope_selfplay.net.serve import serve_until_stopped
-    except ImportError as error:
-        raise ConfigError(
-            f"scope serve-model needs {error.name}: pip install 'scope-selfplay[local]'"
-        ) from None
-    from scope_selfplay.net.guard import LOOPBACK, secret
+    from scope_selfplay.net.guard import served_key
 
-    key = secret(api_key_env, "--api-key-env")
-    if key is None and host not in LOOPBACK:
-        click.echo(
-            f"warning: {host} without --api-key-env: everyone who reaches the port can sample", err=True
-        )
+    key = served_key(api_key_env, "--api-key-env", host, may="can sample")
     service = ModelService(model, deterministic=not fast, api_key=key, **settings)
 
     def announce(url: str) -> None:

@@ -158,10 +158,10 @@ class InProcessModel(SamplingEngine):
         return await sequence.future
 
     async def _run(self) -> None:
-        from scope_selfplay.inference.slots import share_of_cores
+        from scope_selfplay.inference.slots import threads
 
         try:
-            with share_of_cores(self._share):
+            with threads(self._share):
                 await self._decode()
         except Exception as error:  # noqa: BLE001 - the wall between episodes and torch
             fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")

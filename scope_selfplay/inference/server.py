@@ -151,7 +151,7 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 class ModelMetrics(ServerMetrics):
     def __init__(self) -> None:
         super().__init__("scope_model", _SECONDS)
-        self.tokens = Counter("tokens", "Tokens read and sampled", ["direction"], **self._own)
+        self.tokens = Counter("tokens", "Tokens read (in) and sampled (out)", ["direction"], **self._own)
         self.running = Gauge("running", "Sequences being decoded", **self._own)
         self.waiting = Gauge("waiting", "Sequences that wait for a slot", **self._own)
 
@@ -232,7 +232,7 @@ def model_app(service: ModelService) -> Starlette:
     async def metrics(request: Request) -> ASGIApp:
         service.metrics.running.set(service.engine.running)
         service.metrics.waiting.set(service.engine.waiting)
-        return Response(service.metrics.render(), headers={"Content-Type": "text/plain"})
+        return await service.metrics.answer(request)
 
     key = service.api_key
     return Starlette(

@@ -108,10 +108,10 @@ def frozen_copy(model: Any) -> Any:
 
 
 @contextmanager
-def share_of_cores(processes: int) -> Iterator[None]:
-    """torch computes with its part of the cores, where so many processes compute beside each other."""
+def threads(share: int, least: int = 1) -> Iterator[None]:
+    """torch computes with its part of the cores, where so many processes share them, and on `least` at the least."""
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // processes))
+    torch.set_num_threads(max(least, before // share))
     try:
         yield
     finally:

@@ -27,14 +27,7 @@ from scope_selfplay.base.values import (
     rng_from,
     seed_from,
 )
-from scope_selfplay.corpus.world import (
-    ATTRIBUTES,
-    BY_NOUN,
-    FactQuestion,
-    read_article,
-    write_answer,
-    write_question,
-)
+from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, read_article, write_answer, write_question
 from scope_selfplay.judge.checks import CanaryKind, CanaryVerdict, new_log, share_interval
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
@@ -111,9 +104,9 @@ def _drawn(documents: Sequence[Document], rng: random.Random) -> CanaryCase:
 def _of_articles(one: Document, other: Document, rng: random.Random) -> CanaryCase | None:
     """In the embedded world: three facts are asked for, one of them is the criterion."""
     entity, foreign = read_article(one.text), read_article(other.text)
-    if entity is None or foreign is None or len(entity.facts) < len(ATTRIBUTES):
+    if entity is None or foreign is None or len(entity.facts) < 3:
         return None
-    nouns = tuple(rng.sample(list(BY_NOUN), 3))
+    nouns = tuple(rng.sample(list(entity.facts), 3))
     noun, known = nouns[0], entity.facts
     value = rng.choice([each for each in BY_NOUN[noun].values if each != known[noun]])
     return CanaryCase(
@@ -313,13 +306,7 @@ class CanaryWatch:
     """A `Judge`. `rate` is the number of canaries per call of each question."""
 
     def __init__(
-        self,
-        judge: Judge,
-        pick: PickCase,
-        *,
-        rate: float,
-        place: tuple[RunFolder, int, Stage],
-        seed: int,
+        self, judge: Judge, pick: PickCase, *, rate: float, place: tuple[RunFolder, int, Stage], seed: int
     ) -> None:
         self.identity = judge.identity
         self.verdicts: list[CanaryVerdict] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scope_selfplay.base.errors import ConfigError, ExitCode
+from scope_selfplay.base.errors import ExitCode, imports_for
 from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import Criterion, Document, Fault, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig
@@ -21,22 +21,13 @@ from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import Question, SelectQuestion, question_of
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompts
-from scope_selfplay.net.guard import LOOPBACK, secret
+from scope_selfplay.net.guard import served_key
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 
 
 @click.command("serve-judge")
-@click.option(
-    "--corpus",
-    type=click.Path(exists=True, path_type=Path),
-    help="Articles of the embedded world: a run's corpus.jsonl. Without it the world of --seed is made.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the run whose embedded world is judged.")
-@click.option(
-    "--config", type=click.Path(exists=True, path_type=Path), help="Run config with the world's size."
-)
 @click.option(
     "--rehearsal",
     is_flag=True,
@@ -45,44 +36,19 @@ from scope_selfplay.prompts.roles import PromptRole
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8001, show_default=True)
 @click.option("--api-key-env", help="Environment variable that holds the key that clients must send.")
-def serve_judge(
-    corpus: Path | None,
-    seed: int,
-    config: Path | None,
-    *,
-    rehearsal: bool,
-    host: str,
-    port: int,
-    api_key_env: str | None,
-) -> None:
+def serve_judge(*, rehearsal: bool, host: str, port: int, api_key_env: str | None) -> None:
     """Serve the embedded lexical judge over the wire of an OpenAI-compatible endpoint.
 
     Point a run at it with two settings: judge.kind=model judge.endpoint.base_url=http://127.0.0.1:8001/v1
     """
-    try:
+    with imports_for("scope serve-judge", "view"):
         from scope_selfplay.judge.served import lexical_app, random_judge_app
         from scope_selfplay.net.serve import serve_until_stopped
-    except ImportError as error:
-        raise ConfigError(
-            f"scope serve-judge needs {error.name}: pip install 'scope-selfplay[view]'"
-        ) from None
-    from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.world import embedded_documents
-
-    key = secret(api_key_env, "--api-key-env")
-    if key is None and host not in LOOPBACK:
-        click.echo(
-            f"warning: {host} without --api-key-env: everyone who reaches the port is judged", err=True
-        )
+    key = served_key(api_key_env, "--api-key-env", host, may="is judged")
     if rehearsal:
         app, what = random_judge_app(key), "answering at random; nothing is judged"
     else:
-        if corpus is not None:
-            documents = read_documents(corpus)
-        else:
-            run = load_config(config, [f"seed={seed}"] if config is None else [])
-            documents = embedded_documents(run.seed, run.corpus)
-        app, what = lexical_app(documents, key), f"judging {len(documents)} articles of the embedded world"
+        app, what = lexical_app(key), "judging statements of the embedded world by what each prompt shows"
 
     def announce(url: str) -> None:
         click.echo(f"{what} at {url}", err=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.text import named_in, words_of
 from scope_selfplay.base.values import (
     Check,
     Comparison,
@@ -341,6 +342,17 @@ class Judge(Protocol):
         ...
 
     async def ask(self, question: Question[T]) -> Reply[T]: ...
+
+
+def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubric:
+    """Criteria that add names or numbers to the task's, none of which stands in a document, are struck: unmet."""
+    known = words_of(text for document in documents for text in (document.title, document.text))
+    asked = words_of([task.text])
+    added = {each: named_in(each.text) - asked for each in rubric.criteria if not each.evidence}
+    struck = [each for each, names in added.items() if names and not names & known]
+    kept = tuple(each for each in rubric.criteria if each not in struck)
+    unmet = (*(rubric.unmet or ()), *(each.text for each in struck))
+    return rubric.model_copy(update={"criteria": kept, "unmet": unmet}) if struck else rubric
 
 
 async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:

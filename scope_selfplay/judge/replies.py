@@ -81,11 +81,14 @@ def parse_score(completion: str) -> bool | None:
 def parse_rubric(completion: str, *, least: int = 3, most: int = 5) -> list[Criterion] | None:
     """`least` to `most` criteria with different texts from the JSON list in the `<rubric>` that the reply is.
 
-    An `<unmet>` may follow, which `parse_unmet` reads. An item has `text` and `priority` and may have `title` and
-    `dimension`; other keys are not read. Weights are 1, as in the paper, whatever the priority.
+    An `<unmet>` may follow, which `parse_unmet` reads; where it names something, the rubric may be empty. An item has
+    `text` and `priority` and may have `title` and `dimension`; other keys are not read. Weights are 1, as in the paper,
+    whatever the priority.
     """
     block, _ = _rubric_and_unmet(completion)
     items = _json(_unfenced(block)) if block is not None else None
+    if items == [] and parse_unmet(completion):
+        return []
     if not isinstance(items, list) or not least <= len(items) <= most:
         return None
     criteria = [_criterion(item) for item in items]

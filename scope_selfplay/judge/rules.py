@@ -1,14 +1,14 @@
-"""A judge by rule that errs on purpose, in the shares that `judge.noise` sets: a stand-in for a model's errors.
+"""Judges by rule: one that reads the embedded world's statements, one of boxed answers, and noise over either.
 
-Whether and how a call is spoilt follows from what is asked and from nothing else (task, answers, key, order shown):
-the same call errs alike in every run, whenever it is made, and more noise of one kind spoils the same calls and
-others. What the judge behind it could not judge stays a fault.
+Noise errs on purpose, in the shares that `judge.noise` sets: a stand-in for a model's errors. Whether and how a call is
+spoilt follows from what is asked and from nothing else (task, answers, key, order shown): the same call errs alike in
+every run, whenever it is made, and more noise of one kind spoils the same calls and others. What the judge behind it
+could not judge stays a fault.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from scope_selfplay.base.values import (
     Rollout,
     Rubric,
     Task,
-    content_id,
     rng_from,
 )
 from scope_selfplay.config.judge import NoiseConfig
@@ -35,12 +34,11 @@ from scope_selfplay.corpus.world import (
     read_article,
     read_attribute,
     read_name,
-    read_place,
     read_question,
     sentences,
     write_chain,
-    write_link,
 )
+from scope_selfplay.judge.fences import View
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
@@ -49,8 +47,10 @@ from scope_selfplay.judge.protocol import (
     Question,
     Reply,
     RubricQuestion,
+    Scale,
     ScoreQuestion,
     SelectQuestion,
+    Style,
     failed,
 )
 from scope_selfplay.rewards.verify import boxed_reward
@@ -214,198 +214,227 @@ async def _reward(answer: str | None, reference: str | None) -> float | None:
     return 0.0 if answer is None else await asyncio.to_thread(boxed_reward, answer, reference)
 
 
-MAX_CRITERIA = 5
 MIN_CRITERIA = 3
 """A task that asks for less fails its gate: a judge is told to write three to five criteria."""
-QUERY_CRITERIA = 5
-"""Fewest criteria of a rubric that is written from the query alone (Tournament-GRPO)."""
-_UNASKED = {"priority": Priority.BONUS, "dimension": "hidden"}
+_MANNERS = {
+    "Says nothing that was not asked.": lambda told, places, asked: set(told) <= set(asked),
+    "Says nothing twice.": lambda told, places, asked: len(set(told)) == len(told),
+    "Names one place at most.": lambda told, places, asked: len(places) < 2,
+}
+"""What can be asked of an answer whoever wrote it, by the nouns that it tells, the places that it names, and what was
+asked: a rubric from the query alone is filled up with these.
+"""
+_PLACE = "the place"
 _STATED = {True: "The answer states it.", False: "The answer does not state it."}
 _FOREIGN = failed(Fault.REFUSED, "The task is not about this world.")
 
 
-@dataclass(frozen=True)
-class _Resolved:
-    """`path` leads from the named entity to the one that is asked about; `known` are those asked facts that it has."""
-
-    question: FactQuestion
-    path: list[Entity]
-    known: tuple[str, ...]
-
-    @property
-    def asked(self) -> int:
-        """The things that an answer can be right about: the facts, and the place where there is one to find."""
-        return len(self.known) + bool(self.question.links)
-
-
 class LexicalJudge:
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self._entities: dict[str, Entity] = {}
-        self._ambiguous: set[str] = set()
-        for document in documents:
-            entity = read_article(document.text)
-            if entity is None:
-                continue
-            if entity.name in self._entities:
-                self._ambiguous.add(entity.name)
-            self._entities[entity.name] = entity
-        self.identity = content_id("lexical", *sorted(document.text for document in documents))
+    """Parses the statements of what a model judge would be shown, and knows nothing else: of a world it has no copy."""
+
+    identity = "lexical"
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         """Raises ValueError for a comparison on a task that is not about this world."""
         match question:
             case GateQuestion():
-                return self._gate(question)
-            case RubricQuestion(task, documents=documents):
-                rubric = self._rubric(task, documents, least=0 if documents else QUERY_CRITERIA)
-                if rubric is None or len(rubric.criteria) < MIN_CRITERIA:
-                    return _FOREIGN
-                return question.said(rubric)
-            case GradeQuestion(criterion=criterion, answer=answer):
-                met = is_stated(criterion.text, answer)
+                return _gate(question)
+            case RubricQuestion():
+                return _rubric(question)
+            case GradeQuestion(task, criterion=criterion, answer=answer):
+                met = is_stated(criterion.text, answer, _asked(task))
                 return question.said(met, _STATED[met])
             case PairQuestion():
-                outcome = self._outcome(question)
+                outcome = _outcome(question)
                 return question.said(outcome, "{:.2f}:{:.2f}".format(*outcome))
             case SelectQuestion():
-                return self._selected(question)
+                return _selected(question)
             case ScoreQuestion():
-                return self._scored(question)
+                return _scored(question)
         raise TypeError(f"a {type(question).__name__} is no question of this world")
 
-    def _gate(self, question: GateQuestion) -> Reply[bool]:
-        found = self._resolve(question.task.text)
-        if isinstance(found, str):
-            return question.said(False, found)
-        if question.gate is Gate.SOURCE:
-            return _from_source(question, found)
-        names = " -> ".join(entity.name for entity in found.path)
-        return question.said(True, f"Every entity can be found: {names}.")
 
-    def _rubric(self, task: Task, documents: Sequence[Document] = (), *, least: int = 0) -> Rubric | None:
-        found = self._resolve(task.text)
-        if isinstance(found, str) or not found.known:
-            return None
-        question, target = found.question, found.path[-1]
-        asked = found.known[: MAX_CRITERIA - bool(question.links)]
-        links = [_link_criterion(found, steps, documents) for steps in range(1, len(found.path))]
-        criteria = [*links[-1:], *(_fact_criterion(target, noun, documents) for noun in asked)]
-        # What nobody asked for fills up a rubric that must be longer: the way there, then the rest of the article.
-        facts = (_fact_criterion(target, noun, documents) for noun in target.facts if noun not in found.known)
-        rest = [*links[:-1], *facts]
-        missing = max(0, least - len(criteria))
-        criteria += [criterion.model_copy(update=_UNASKED) for criterion in rest[:missing]]
-        unmet = tuple(f"the {noun} of {target.name}" for noun in question.nouns if noun not in asked)
-        return Rubric(task_id=task.id, criteria=tuple(criteria), unmet=unmet)
-
-    def _outcome(self, question: PairQuestion) -> Outcome:
-        task, rubric = question.task, question.rubric
-        answers = [question.first.answer, question.second.answer]
-        if isinstance(rubric, Criterion):
-            rubric = Rubric(task_id=task.id, criteria=(rubric,))
-            return Outcome(*(_share_stated(rubric, answer) for answer in answers))
-        rubric = rubric or self._rubric(task)
-        if rubric is None:
-            raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
-        return _outcome(*(_Worth.of(task, rubric, answer) for answer in answers))
-
-    def _selected(self, question: SelectQuestion) -> Reply[list[int]]:
-        candidates, rubric = question.candidates, question.rubric or self._rubric(question.task)
-        if rubric is None:
-            return _FOREIGN
-        worths = [_Worth.of(question.task, rubric, candidate.answer) for candidate in candidates]
-        # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
-        order = list(range(len(candidates)))
-        random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
-        order.sort(key=lambda row: (-worths[row].share, worths[row].unasked))
-        return question.said(order[: question.winners], " ".join(f"{worth.share:.2f}" for worth in worths))
-
-    def _scored(self, question: ScoreQuestion) -> Reply[float]:
-        rubric, answer = question.rubric, question.rollout.answer
-        if isinstance(rubric, Criterion):
-            stated = is_stated(rubric.text, answer or "")
-            return question.said(10.0 * stated, _STATED[stated])
-        rubric = rubric or self._rubric(question.task)
-        if rubric is None:
-            return _FOREIGN
-        share = _share_stated(rubric, answer)
-        value = round(2 * share) / 2 if question.scale.of_halves else round(10 * share)
-        return question.said(value, f"states {share:.0%} of the rubric")
-
-    def _resolve(self, text: str) -> _Resolved | str:
-        """Follow the task's chain through the world; a text says what is wrong with it."""
-        question = read_question(text)
-        if question is None:
-            return "This is not one clear question about named entities."
-        path: list[Entity] = []
-        name = question.anchor
-        for relation in (*question.links, None):
-            if name not in self._entities:
-                return f"There is no article about {name}."
-            if name in self._ambiguous:
-                return f"Several articles are called {name}."
-            path.append(self._entities[name])
-            if relation is not None:
-                if relation not in path[-1].links:
-                    return f"The article about {name} names no {relation}."
-                name = path[-1].links[relation]
-        return _Resolved(question, path, tuple(noun for noun in question.nouns if noun in path[-1].facts))
+def _gate(question: GateQuestion) -> Reply[bool]:
+    asked = read_question(question.task.text)
+    if asked is None:
+        return question.said(False, "This is not one clear question about a named place.")
+    if question.gate is not Gate.SOURCE:
+        return question.said(True, f"It names a place: {asked.anchor}.")
+    source = read_article(question.document.text) if question.document else None
+    if source is None:
+        return question.said(False, "The source is no article of this world.")
+    things = len(asked.nouns) + bool(asked.links)
+    if things < MIN_CRITERIA:
+        return question.said(False, f"It asks for too little: {things} of {MIN_CRITERIA} things.")
+    if asked.anchor not in (source.name, *source.links.values()):
+        return question.said(False, f"It begins neither at {source.name} nor where that links to.")
+    return question.said(True, f"It begins at {asked.anchor}, which the source is about or links to.")
 
 
-def is_stated(criterion: str, answer: str) -> bool:
-    """Whether an answer states a criterion's fact; the first mention counts, so listing guesses does not pay."""
-    value = criterion.removesuffix(".").rpartition(" as ")[2]
-    noun = _noun(criterion)
-    if noun in BY_NOUN:
-        facts = (found for line in sentences(answer) if (found := read_attribute(line)))
-        return next((said for about, said in facts if about == noun), None) == value
-    return next((name for line in sentences(answer) if (name := read_name(line))), None) == value
+def _rubric(question: RubricQuestion) -> Reply[Rubric]:
+    """Of what the documents state all is asked for; where they lack a thing, there is no criterion, and it is told."""
+    asked = read_question(question.task.text)
+    if asked is None or len(asked.nouns) + bool(asked.links) < MIN_CRITERIA:
+        return _FOREIGN
+    if question.documents:
+        criteria, unmet = _stated(asked, question.documents)
+        return question.said(Rubric(task_id=question.task.id, criteria=criteria, unmet=unmet))
+    # How things are told can be asked by who has read nothing, and fills up a rubric that has to be longer.
+    manners = (Criterion(text=text, priority=Priority.BONUS, dimension="manner") for text in _MANNERS)
+    return question.said(Rubric(task_id=question.task.id, criteria=(*_unread(asked), *manners)))
 
 
-def _noun(criterion: str) -> str:
-    """What a criterion about a fact asks for; something that is no noun where it is about a place."""
-    return criterion.removeprefix("Identifies ").removeprefix("the ").partition(" of ")[0]
+class _Article(NamedTuple):
+    document: str
+    entity: Entity
 
 
-def _fact_criterion(target: Entity, noun: str, documents: Sequence[Document]) -> Criterion:
-    text = f"Identifies the {noun} of {target.name} as {target.facts[noun]}."
-    stated = [(target.name, BY_NOUN[noun].sentence(target.facts[noun]))]
-    evidence = _sources(stated, documents)
-    return Criterion(text=text, priority=Priority.CRITICAL, dimension="asked", evidence=evidence)
+def _stated(
+    asked: FactQuestion, documents: Sequence[Document]
+) -> tuple[tuple[Criterion, ...], tuple[str, ...]]:
+    """A criterion for each thing that is asked, or none, and what the documents do not state."""
+    read = [_Article(each.id, entity) for each in documents if (entity := read_article(each.text))]
+    # Which of two articles of one name is meant, nobody can tell.
+    articles = {
+        one.entity.name: one
+        for one in reversed(read)
+        if all(one.entity == other.entity for other in read if one.entity.name == other.entity.name)
+    }
+    way: list[_Article] = []
+    name: str | None = asked.anchor
+    for step, link in enumerate((*asked.links, None)):
+        if name not in articles:
+            chain = write_chain(asked.anchor, asked.links[:step])
+            return (), (f"what is said of {chain}" if name else chain,)
+        way.append(articles[name])
+        name = way[-1].entity.links.get(link) if link else name
+    *before, end = way
+    if unmet := tuple(f"the {noun} of {name}" for noun in asked.nouns if noun not in end.entity.facts):
+        return (), unmet
+    facts = [
+        Criterion(
+            text=f"Identifies the {noun} of {name} as {end.entity.facts[noun]}.",
+            priority=Priority.CRITICAL,
+            dimension="asked",
+            evidence=(end.document,),
+        )
+        for noun in asked.nouns
+    ]
+    if not before:
+        return tuple(facts), ()
+    # Whoever is to find the place has to read every link to it.
+    place = Criterion(
+        text=f"Identifies {write_chain(asked.anchor, asked.links)} as {name}.",
+        dimension="asked",
+        evidence=tuple(dict.fromkeys(article.document for article in before)),
+    )
+    return (place, *facts), ()
 
 
-def _link_criterion(found: _Resolved, steps: int, documents: Sequence[Document]) -> Criterion:
-    """The place that so many links lead to; whoever is to find it there has to read every one of them."""
-    links, path = found.question.links[:steps], found.path
-    text = f"Identifies {write_chain(found.question.anchor, links)} as {path[steps].name}."
-    ways = zip(path, links, path[1:], strict=False)
-    evidence = _sources([(one.name, write_link(link, other.name)) for one, link, other in ways], documents)
-    return Criterion(text=text, priority=Priority.IMPORTANT, dimension="asked", evidence=evidence)
+def _unread(asked: FactQuestion) -> tuple[Criterion, ...]:
+    """Criteria of somebody who has read nothing: that what is asked is told, whatever it is."""
+    things = [*([_PLACE] if asked.links else []), *(f"the {noun}" for noun in asked.nouns)]
+    return tuple(Criterion(text=f"Identifies {thing}.", dimension="asked") for thing in things)
 
 
-def _sources(stated: Sequence[tuple[str, str]], documents: Sequence[Document]) -> tuple[str, ...] | None:
-    """The documents that state all of (name, sentence), each in an article of that name; () where one is nowhere.
+def _of_reference(reference: str) -> tuple[Criterion, ...]:
+    """That an answer tells what the right one does."""
+    lines = sentences(reference)
+    said = [f"the {fact[0]} as {fact[1]}" for line in lines if (fact := read_attribute(line))]
+    said += [f"it as {name}" for line in lines if (name := read_name(line))]
+    return tuple(Criterion(text=f"Identifies {each}.") for each in said)
 
-    None where a rubric is written without documents.
+
+def _compared_by(
+    task: Task, rubric: Rubric | None, view: View, *rollouts: Rollout, by_reference: bool = False
+) -> Rubric | None:
+    """The rubric that is shown; without one what a reference tells, what the traces that are shown have found, or else
+    what is asked. Of a task that is not about this world its rubric, if it has one, is all there is.
     """
-    read = ((document.id, sentences(document.text)) for document in documents)
-    articles = [(name, *found) for name, found in read if found]
-    sources: list[str] = []
-    for name, sentence in stated:
+    asked = read_question(task.text)
+    if asked is None or (rubric is not None and not by_reference):
+        return rubric
+    criteria = _of_reference(task.reference or "") if by_reference else ()
+    if not criteria and view is View.TRACE:
+        turns = (turn for rollout in rollouts for turn in rollout.turns)
         found = [
-            source
-            for source, first, *rest in articles
-            if (place := read_place(first)) and place[0] == name and sentence in rest
+            Document(id=each.id, title=each.title, text=each.text) for turn in turns for each in turn.passages
         ]
-        if not found:
-            return () if documents else None
-        sources += [source for source in found if source not in sources]
-    return tuple(sources)
+        criteria, _ = _stated(asked, found)
+    return Rubric(task_id=task.id, criteria=criteria or _unread(asked))
 
 
-def _share_stated(rubric: Rubric, answer: str | None) -> float:
-    met = [is_stated(criterion.text, answer or "") for criterion in rubric.criteria]
-    return sum(met) / len(met)
+def _outcome(question: PairQuestion) -> Outcome:
+    task, rubric = question.task, question.rubric
+    rollouts = question.first, question.second
+    answers = [each.answer for each in rollouts]
+    if isinstance(rubric, Criterion):
+        rubric = Rubric(task_id=task.id, criteria=(rubric,))
+        return Outcome(*(_Worth.of(task, rubric, answer).share for answer in answers))
+    by_reference = question.style is Style.PREFERENCE
+    rubric = _compared_by(task, rubric, question.style.view, *rollouts, by_reference=by_reference)
+    if rubric is None:
+        raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
+    first, second = (_Worth.of(task, rubric, answer) for answer in answers)
+    if first.share != second.share:
+        return Outcome(first.share, second.share)
+    # Of two that state the same, the one that says less beside it is better, by a hundredth a fact.
+    fewest = min(first.unasked, second.unasked)
+    lost = [0.01 * (each.unasked - fewest) for each in (first, second)]
+    best = first.share or max(lost)
+    return Outcome(best - lost[0], best - lost[1])
+
+
+def _selected(question: SelectQuestion) -> Reply[list[int]]:
+    candidates = question.candidates
+    rubric = _compared_by(question.task, question.rubric, View.ANSWER)
+    if rubric is None:
+        return _FOREIGN
+    worths = [_Worth.of(question.task, rubric, candidate.answer) for candidate in candidates]
+    # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
+    order = list(range(len(candidates)))
+    random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
+    order.sort(key=lambda row: (-worths[row].share, worths[row].unasked))
+    return question.said(order[: question.winners], " ".join(f"{worth.share:.2f}" for worth in worths))
+
+
+def _scored(question: ScoreQuestion) -> Reply[float]:
+    task, rubric, scale, answer = question.task, question.rubric, question.scale, question.rollout.answer
+    if isinstance(rubric, Criterion):
+        stated = is_stated(rubric.text, answer or "", _asked(task))
+        return question.said(10.0 * stated, _STATED[stated])
+    shown, by_reference = scale is Scale.IMPLICIT, scale not in (Scale.IMPLICIT, Scale.ANSWER)
+    rubric = _compared_by(
+        task, rubric if shown else None, scale.view, question.rollout, by_reference=by_reference
+    )
+    if rubric is None:
+        return _FOREIGN
+    share = _Worth.of(task, rubric, answer).share
+    value = round(2 * share) / 2 if scale.of_halves else round(10 * share)
+    return question.said(value, f"states {share:.0%} of the rubric")
+
+
+def _asked(task: Task) -> tuple[str, ...]:
+    question = read_question(task.text)
+    return question.nouns if question else ()
+
+
+def is_stated(criterion: str, answer: str, asked: Sequence[str] = ()) -> bool:
+    """Whether an answer meets a criterion of this judge; the first mention counts, so listing guesses does not pay."""
+    lines = sentences(answer)
+    facts = [found for line in lines if (found := read_attribute(line))]
+    places = [name for line in lines if (name := read_name(line))]
+    if criterion in _MANNERS:
+        # Who says nothing does nothing well.
+        return bool(facts) and _MANNERS[criterion]([noun for noun, _ in facts], places, asked)
+    thing, known, value = criterion.removesuffix(".").removeprefix("Identifies ").rpartition(" as ")
+    thing = thing or value
+    noun = thing.removeprefix("the ").partition(" of ")[0]
+    if noun in BY_NOUN:
+        said = next((said for about, said in facts if about == noun), None)
+    else:
+        said = places[0] if places and (known or thing == _PLACE) else None
+    return said is not None and (not known or said == value)
 
 
 class _Worth(NamedTuple):
@@ -416,32 +445,7 @@ class _Worth(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, rubric: Rubric, answer: str | None) -> "_Worth":
-        question = read_question(task.text)
-        asked = {*(question.nouns if question else ()), *(_noun(each.text) for each in rubric.criteria)}
-        told = {found[0] for line in sentences(answer or "") if (found := read_attribute(line))}
-        return cls(_share_stated(rubric, answer), len(told - asked))
-
-
-def _outcome(first: _Worth, second: _Worth) -> Outcome:
-    """Of two that state the same, the one that says less beside it is better, by a hundredth a fact."""
-    if first.share != second.share:
-        return Outcome(first.share, second.share)
-    fewest = min(first.unasked, second.unasked)
-    lost = [0.01 * (each.unasked - fewest) for each in (first, second)]
-    best = first.share or max(lost)
-    return Outcome(best - lost[0], best - lost[1])
-
-
-def _from_source(question: GateQuestion, found: _Resolved) -> Reply[bool]:
-    source = read_article(question.document.text) if question.document else None
-    if source is None:
-        return question.said(False, "The source is no article of this world.")
-    near = {source.name, *source.links.values()}
-    if not found.known:
-        return question.said(False, f"Nothing that it asks about {found.path[-1].name} is known.")
-    if found.asked < MIN_CRITERIA:
-        return question.said(False, f"It asks for too little: {found.asked} of {MIN_CRITERIA} things.")
-    touched = [entity.name for entity in found.path if entity.name in near]
-    if touched:
-        return question.said(True, f"The task is about {touched[0]}, which the source is about or links to.")
-    return question.said(False, f"Nothing in the task is about {source.name} or what it links to.")
+        asked, answer = _asked(task), answer or ""
+        met = [is_stated(criterion.text, answer, asked) for criterion in rubric.criteria]
+        told = {found[0] for line in sentences(answer) if (found := read_attribute(line))}
+        return cls(sum(met) / len(met), len(told - set(asked)))

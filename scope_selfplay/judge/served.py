@@ -7,26 +7,22 @@ cannot be read is refused with status 400, as an engine does a prompt that is to
 
 import json
 import random
-import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from scope_selfplay.base.values import (
     Criterion,
     Document,
     Outcome,
+    Passage,
     Priority,
     Rollout,
     Rubric,
     Task,
+    Turn,
     Verdict,
     rng_from,
 )
@@ -45,14 +41,16 @@ from scope_selfplay.judge.protocol import (
 )
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.judge.rules import LexicalJudge
-from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest, chat_app, endpoint
+from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app
 from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
 
 SURE = 0.99
 """Probability of a verdict where one token is asked for."""
+METRICS = "scope_judge_server"
 RANDOM_MODEL = "rehearsal"
 GATE_PASSES = 0.8
 CRITERION_MET = 0.5
+_KINDS = "causes effects makers numbers places reasons rivals sources".split()
 _MATCHES = {1.0: "correct", 0.5: "not attempted", 0.0: "incorrect"}
 _FENCES = {
     **{name: name for name in ("task", "document", "answer", "criterion")},
@@ -71,40 +69,15 @@ role, and of those that look alike, such as gates, the first one is meant.
 _OUTPUTS = tuple(dict.fromkeys(CONTRACTS[role].output for role in reversed(ROLE_OF_PROMPT)))
 
 
-def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
-    """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
-    judge = LexicalJudge(documents)
-    return _measured_app(partial(judged_reply, judge), judge.identity, api_key)
+def lexical_app(api_key: str | None = None) -> Starlette:
+    """An application that judges by what a prompt shows; the model's name is the judge's identity."""
+    judge = LexicalJudge()
+    return chat_app(partial(judged_reply, judge), model=judge.identity, api_key=api_key, metrics=METRICS)
 
 
 def random_judge_app(api_key: str | None = None) -> Starlette:
     """An application that answers every prompt of a pack with a random verdict, and judges nothing."""
-    return _measured_app(random_reply, RANDOM_MODEL, api_key)
-
-
-def _measured_app(respond: Responder, model: str, api_key: str | None) -> Starlette:
-    """With /metrics, which needs no key, as vLLM's does not."""
-    registry = CollectorRegistry()
-    seconds = Histogram(
-        "scope_judge_server_request_seconds", "Seconds per judgement", ["outcome"], registry=registry
-    )
-
-    async def measured(served: ServedRequest) -> ServedReply | ASGIApp:
-        began, outcome = time.perf_counter(), "refused"
-        try:
-            reply = respond(served)
-            reply = await reply if isinstance(reply, Awaitable) else reply
-            outcome = "answered"
-        finally:
-            seconds.labels(outcome).observe(time.perf_counter() - began)
-        return reply
-
-    async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), headers={"Content-Type": "text/plain"})
-
-    app = chat_app(measured, model=model, api_key=api_key)
-    app.routes.append(Route("/metrics", endpoint(metrics)))
-    return app
+    return chat_app(random_reply, model=RANDOM_MODEL, api_key=api_key, metrics=METRICS)
 
 
 async def judged_reply(judge: Judge, served: ServedRequest) -> ServedReply:
@@ -160,12 +133,12 @@ class RandomJudge:
                 # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
                 criteria = [
                     Criterion(
-                        text=f"Identifies point {number} of {rng.randrange(10**6)}.",
+                        text=f"Identifies the {number} point of its {rng.choice(_KINDS)}.",
                         priority=rng.choice((Priority.CRITICAL, Priority.IMPORTANT, Priority.BONUS)),
-                        title=f"Point {number}",
+                        title=f"The {number} point",
                         dimension="Coverage",
                     )
-                    for number in range(1, 6)
+                    for number in ("first", "second", "third", "fourth", "last")
                 ]
                 return Rubric(task_id=task.id, criteria=tuple(criteria))
             case PairQuestion(style=style) if style.is_scored:
@@ -189,28 +162,36 @@ def _form_of(prompt: str) -> Output | None:
 def _question(role: PromptRole, fields: Mapping[str, Sequence[Fenced]], prompt: str) -> Question[Any]:
     """What a prompt with these slots asks."""
     text = {name: fenced[0].text for name, fenced in fields.items()}
-    documents: list[Document] = []
     by: Rubric | Criterion | None = None
-    if "document" in text:
-        title, _, body = text["document"].partition("\n")
-        documents = [Document(id="served", title=title, text=body)]
+    documents = [
+        Document(id=fenced.mark, title=title, text=body)
+        for fenced in fields.get("document", ())
+        for title, _, body in [fenced.text.partition("\n")]
+    ]
     if "criterion" in text:
         by = _criterion(text["criterion"])
     elif "rubric" in text:
         lines = (line.partition(". ")[2] for line in text["rubric"].split("\n"))
         by = Rubric(task_id="served", criteria=tuple(map(_criterion, lines)))
-    shown = [
-        Rollout.of_answer(next(part.text for part in fenced.inner if part.name == "answer"), fenced.mark)
-        for fenced in fields.get("candidate", ())
-    ]
+    shown = [_candidate(fenced) for fenced in fields.get("candidate", ())]
     return question_of(
         role,
-        Task(id="served", text=text["task"], type="", document_id=""),
+        Task(id="served", text=text["task"], type="", document_id="", reference=text.get("reference")),
         documents=documents,
         answers=shown or [Rollout.of_answer(text.get("answer", ""))],
         by=by,
         winners=_winners(prompt, len(shown)) if role is PromptRole.SELECT else 1,
     )
+
+
+def _candidate(fenced: Fenced) -> Rollout:
+    """Its answer, and what it found where a prompt shows that."""
+    answer = next(part.text for part in fenced.inner if part.name == "answer")
+    lines = [line for part in fenced.inner if part.name == "results" for line in part.text.split("\n")]
+    found = [line.partition(": ") for line in lines]
+    passages = tuple(Passage(id=title, title=title, text=text) for title, _, text in found)
+    turn = Turn(prompt_ids=(), ids=(), text="", query="", passages=passages)
+    return Rollout.of_answer(answer, fenced.mark).model_copy(update={"turns": (turn,)})
 
 
 def _criterion(line: str) -> Criterion:
@@ -233,7 +214,8 @@ def _written(
         case Output.RUBRIC:
             fields = {"text", "priority", "title", "dimension"}
             items = [each.model_dump(mode="json", include=fields) for each in value.criteria]
-            return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>")
+            unmet = f"\n<unmet>\n{json.dumps(value.unmet)}\n</unmet>" if value.unmet is not None else ""
+            return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>{unmet}")
         case Output.WINNERS:
             return ServedReply(json.dumps({"winners": [labels[number] for number in value]}))
         case Output.RATING:

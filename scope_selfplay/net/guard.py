@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import aiohttp
+import click
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from scope_selfplay.base.errors import ConfigError
@@ -74,6 +75,14 @@ def secret(variable: str | None, setting: str) -> str | None:
             f"{setting}: the environment variable {variable} holds a line break, a control character or no UTF-8"
         )
     return value
+
+
+def served_key(variable: str | None, option: str, host: str, *, may: str) -> str | None:
+    """The key that clients of a server must send, as `secret`; without one it is said what everybody at `host` may."""
+    key = secret(variable, option)
+    if key is None and host not in LOOPBACK:
+        click.echo(f"warning: {host} without {option}: everyone who reaches the port {may}", err=True)
+    return key
 
 
 def retry_after(header: str | None) -> float:

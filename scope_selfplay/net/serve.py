@@ -263,11 +263,13 @@ Responder = Callable[[ServedRequest], ServedReply | ASGIApp | Awaitable[ServedRe
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def chat_app(respond: Responder, *, model: str, api_key: str | None = None) -> Starlette:
+def chat_app(respond: Responder, *, model: str, api_key: str | None = None, metrics: str = "") -> Starlette:
     """The application; `respond` is called with every well-formed chat request.
 
-    With an `api_key`, everything but /health needs it as a bearer token.
+    With an `api_key`, everything but /health and /metrics needs it as a bearer token. `metrics`: the prefix of the
+    names that /metrics serves; without one there is no such path.
     """
+    counted = ServerMetrics(metrics) if metrics else None
 
     async def completions(request: Request) -> ASGIApp:
         try:
@@ -294,27 +296,26 @@ def chat_app(respond: Responder, *, model: str, api_key: str | None = None) -> S
     async def health(request: Request) -> ASGIApp:
         return json_response({"status": "ok"})
 
-    return Starlette(
-        routes=[
-            Route("/v1/chat/completions", endpoint(completions, api_key), methods=["POST"]),
-            Route("/v1/models", endpoint(models, api_key)),
-            Route("/health", endpoint(health)),
-        ]
-    )
+    routes = [
+        Route("/v1/chat/completions", endpoint(completions, api_key, counted), methods=["POST"]),
+        Route("/v1/models", endpoint(models, api_key)),
+        Route("/health", endpoint(health)),
+    ]
+    return Starlette(routes=routes + ([Route("/metrics", counted.answer)] if counted else []))
 
 
 class ServerMetrics:
     """Prometheus metrics, `<name>_*`: requests by `status` (499 is a client's that did not wait) and their seconds."""
 
-    def __init__(self, name: str, buckets: Sequence[float]) -> None:
+    def __init__(self, name: str, buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS) -> None:
         self.registry = CollectorRegistry()
         self._own: dict[str, Any] = {"namespace": name, "registry": self.registry}
         self.requests = Counter("requests", "Requests by status", ["status"], **self._own)
         self.seconds = Histogram("request_seconds", "Seconds per request", buckets=buckets, **self._own)
 
-    def render(self) -> bytes:
+    async def answer(self, request: Request) -> Response:
         """The exposition text."""
-        return generate_latest(self.registry)
+        return Response(generate_latest(self.registry), headers={"Content-Type": "text/plain"})
 
 
 def endpoint(handler: Handler, api_key: str | None = None, counted: ServerMetrics | None = None) -> Handler:

@@ -120,7 +120,7 @@ def _cuda() -> _Part:
     """By the version's suffix: asking torch itself takes seconds."""
     version = _version("torch")
     has_cuda = version is not None and not version.endswith("+cpu")
-    advice = "on a GPU machine: install torch without constraints.txt, which pins the CPU's"
+    advice = "on a GPU machine: install a torch that is built for CUDA"
     return "CUDA in torch", version or "torch is not installed", has_cuda, advice
 
 

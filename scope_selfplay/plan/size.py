@@ -48,7 +48,7 @@ class Assumptions(Value):
     """Passages of the retriever's corpus (DPR's Wikipedia of 2018)."""
     encode_rate: _Amount = 5.5
     """Passages of 153 tokens that one CPU core encodes per second: measured, E5-base's shape in ONNX Runtime on a busy
-    core with AVX-512 (docs/retrieval.md)."""
+    core with AVX-512 (docs/operate/serving.md)."""
     gpu_encode_rate: _Amount = 3000.0
     """Passages that a GPU encodes per second; not measured. The operations alone would allow four times as many."""
     searches: _Amount = 3.0

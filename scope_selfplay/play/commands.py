@@ -59,7 +59,7 @@ def audit_command(
     """
     from scope_selfplay.config.load import load_config
     from scope_selfplay.play.audit import audit_judge
-    from scope_selfplay.report.health_answers import audit_values
+    from scope_selfplay.report.health import audit_values
     from scope_selfplay.report.overview import judge_checks, judge_table
     from scope_selfplay.report.sections import Section, text_of
     from scope_selfplay.report.signals import signal_of
@@ -113,10 +113,7 @@ _SESSION = _options(
         help="Replies from a file, one a line, instead of the terminal.",
     ),
     click.option(
-        "--person",
-        default=user_name,
-        show_default="your user name",
-        help="Who it is; kept with verdicts.",
+        "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
     ),
 )
 _ROLE = _options(

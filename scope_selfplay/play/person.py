@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.base.errors import ConfigError, UserError
+from scope_selfplay.base.errors import UserError, imports_for
 from scope_selfplay.base.sampling import Generate, Sample, TextCodec, ids_of_turn
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import printable
@@ -353,13 +353,9 @@ class RepliesConsole(Console):
 
 
 def _prompt_session() -> Any:
-    try:
+    with imports_for("scope play without --answers FILE", "play"):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.key_binding import KeyBindings
-    except ImportError:
-        raise ConfigError(
-            "scope play needs prompt_toolkit at a terminal: pip install 'scope-selfplay[play]' (or --answers FILE)"
-        ) from None
     keys = KeyBindings()
     keys.add("enter")(lambda event: event.current_buffer.validate_and_handle())
     keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))

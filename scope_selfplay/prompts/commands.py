@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean
+from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean, imports_for
 from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.prompts.file import quarter_of_bytes
 from scope_selfplay.prompts.folder import (
@@ -124,12 +124,8 @@ def new(domain: str, roles: tuple[str, ...], extends: str, blank: bool, folder: 
 
 def _counting(tokenizer: Path) -> Callable[[str], int]:
     """Counts without special tokens. Raises CheckpointError when the file is not a tokenizer."""
-    try:
+    with imports_for("--tokenizer", "retrieval"):
         from tokenizers import Tokenizer
-    except ImportError:
-        raise CheckpointError(
-            "--tokenizer needs the tokenizers library: pip install 'scope-selfplay[retrieval]'"
-        ) from None
     file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
     try:
         loaded = Tokenizer.from_file(str(file))

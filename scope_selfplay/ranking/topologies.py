@@ -169,7 +169,7 @@ def double_elimination(
         decided = yield from _decide(upper + _neighbours(beaten), numbers, scores)
         undefeated, fallen = decided.winners[: len(upper)], decided.losers[: len(upper)]
         beaten = decided.winners[len(upper) :]
-        _note(lasted, beaten, stage := stage + 1)
+        _note(lasted, [*beaten, *fallen], stage := stage + 1)
         # Reversed, so that entrants who have just lost do not at once meet those whom they beat before.
         beaten, _ = yield from _decide(list(zip(beaten, reversed(fallen), strict=True)), numbers, scores)
         _note(lasted, beaten, stage := stage + 1)
@@ -344,14 +344,7 @@ def _nearest_pairs(waiting: list[int], table: _Table) -> Pairs:
 
 
 def group_tournament(
-    n: int,
-    rng: random.Random,
-    *,
-    group_size: int,
-    winners: int,
-    final: int,
-    repeats: int,
-    below: int = 0,
+    n: int, rng: random.Random, *, group_size: int, winners: int, final: int, repeats: int, below: int = 0
 ) -> GroupTopology:
     """A strength is the number of groups won over all repeats, omega_t = 1 for every round.
 

@@ -30,11 +30,7 @@ from scope_selfplay.net.guard import LOOPBACK
 from scope_selfplay.net.serve import host_of, listen, url_of
 from scope_selfplay.report import pages
 from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
-from scope_selfplay.report.rendering import (
-    BadParameterError,
-    Links,
-    page_environment,
-)
+from scope_selfplay.report.rendering import BadParameterError, Links, page_environment
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""

@@ -188,14 +188,12 @@ def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...])
 
     RUN is a run folder, or a name under runs/; it may still be running, and is only read. Or a folder of `scope eval`.
     """
-    from scope_selfplay.base.errors import ConfigError
+    from scope_selfplay.base.errors import ConfigError, imports_for
     from scope_selfplay.base.terminal import end_on_sigterm
     from scope_selfplay.store.reader import find_run
 
-    try:
+    with imports_for("scope view", "view"):
         from scope_selfplay.report.app import Site, serve_run
-    except ImportError as error:
-        raise ConfigError(f"scope view needs {error.name}: pip install 'scope-selfplay[view]'") from None
     from scope_selfplay.net.guard import LOOPBACK
 
     base = "/" + base_path.strip("/")

@@ -1,19 +1,19 @@
 """What an iteration's tasks are like: suspect of injection, near duplicates, of one pattern, in need of their searches.
 
 Near duplicates are found by MinHash over word trigrams, so that a corpus of any size takes one pass. A Challenger's
-search is needed when its passages hold a name or a number that the rubric asks for and that is neither in the source
-document nor in another search's passages.
+search is needed when it was the only one to find a document that the rubric names as evidence; where it names none,
+when its passages hold a name or a number that the rubric asks for and that is neither in the source document nor in
+another search's passages.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scope_selfplay.base.text import plain
+from scope_selfplay.base.text import named_in, plain, words_of
 from scope_selfplay.base.values import Document
-from scope_selfplay.report.signals import LEAST_TASKS, SHOWN, Measured, evidence
+from scope_selfplay.report.signals import LEAST_TASKS, SHOWN, Signal, evidence
 from scope_selfplay.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -27,20 +27,20 @@ _TEXTS = {
 }
 
 
-def suspect_texts(reader: RunReader, iteration: int) -> dict[str, Measured | None]:
+def suspect_texts(reader: RunReader, iteration: int) -> dict[str, Signal | None]:
     """By signal; None where no text of the kind was looked at. Behind it the tasks of the first suspect texts, which
     the iteration made, or another one for its held-out answers.
     """
     return {signal: _share(reader, iteration, texts) for signal, texts in _TEXTS.items()}
 
 
-def _share(reader: RunReader, iteration: int, texts: str) -> Measured | None:
+def _share(reader: RunReader, iteration: int, texts: str) -> Signal | None:
     (counts,) = reader.sql(
         f"SELECT count(signs) AS texts, count(*) FILTER (len(signs) > 0) AS suspect FROM ({texts})",
         [iteration],
     )
     if not counts["suspect"]:
-        return Measured(0.0) if counts["texts"] else None
+        return Signal(0.0) if counts["texts"] else None
     signs = reader.sql(
         f"SELECT sign, count(*) AS texts FROM (SELECT unnest(signs) AS sign FROM ({texts})) "
         "GROUP BY sign ORDER BY texts DESC, sign",
@@ -53,7 +53,7 @@ def _share(reader: RunReader, iteration: int, texts: str) -> Measured | None:
         "LEFT JOIN candidates c ON c.task.id = s.task_id GROUP BY s.task_id, s.shown, s.ordinal ORDER BY s.ordinal",
         [iteration],
     )
-    return Measured(
+    return Signal(
         counts["suspect"] / counts["texts"],
         about=", ".join(f"{row['sign']} {row['texts']}" for row in signs),
         behind=tuple(evidence(row["made"], row["task_id"], row["text"], row["shown"]) for row in first),
@@ -113,48 +113,32 @@ def needed_searches(reader: RunReader, iteration: int) -> float | None:
         flag
         for row in rows
         for flag in _needs(
-            [criterion["text"] for criterion in row["rubric"]["criteria"]],
+            row["rubric"]["criteria"],
             documents.get(row["document_id"]),
-            [
-                [passage["title"] + " " + passage["text"] for passage in turn["passages"] or ()]
-                for turn in row["turns"]
-                if turn["query"] is not None
-            ],
+            [turn["passages"] or () for turn in row["turns"] if turn["query"] is not None],
         )
     ]
     return sum(flags) / len(flags) if flags else None
 
 
 def _needs(
-    criteria: Sequence[str], document: Document | None, searches: Sequence[Sequence[str]]
+    criteria: Sequence[Mapping[str, Any]],
+    document: Document | None,
+    searches: Sequence[Sequence[Mapping[str, Any]]],
 ) -> list[bool]:
-    needed = _facts(criteria)
-    known = _words([document.title, document.text] if document else [])
-    found = [needed & _words(passages) for passages in searches]
+    needed = {each for criterion in criteria for each in criterion["evidence"] or ()}
+    if needed:
+        known = {document.id} if document else set()
+        found = [needed & {passage["id"] for passage in passages} for passages in searches]
+    else:
+        needed = {fact for criterion in criteria for fact in named_in(criterion["text"])}
+        known = words_of([document.title, document.text] if document else [])
+        texts = ([each["title"] + " " + each["text"] for each in passages] for passages in searches)
+        found = [needed & words_of(each) for each in texts]
     return [
         bool(own - known - set().union(*(found[other] for other in range(len(found)) if other != row)))
         for row, own in enumerate(found)
     ]
-
-
-def _facts(criteria: Iterable[str]) -> set[str]:
-    """Names and numbers: words with a digit, or with a capital anywhere but at a sentence's start."""
-    facts: set[str] = set()
-    for text in criteria:
-        words = text.split()
-        for before, word in pairwise(words):
-            named = word[:1].isupper() and before[-1:] not in ".:"
-            if named or any(letter.isdigit() for letter in word):
-                facts.add(_bare(word))
-    return facts - {""}
-
-
-def _words(texts: Iterable[str]) -> set[str]:
-    return {_bare(word) for text in texts for word in text.split()}
-
-
-def _bare(word: str) -> str:
-    return word.strip(".,;:!?()[]\"'").lower()
 
 
 SLOT = "…"
@@ -264,7 +248,7 @@ def made_tasks(reader: RunReader, iteration: int) -> list[MadeTask]:
     return [MadeTask(iteration, row["id"], row["text"]) for row in rows]
 
 
-def common_pattern(tasks: Sequence[MadeTask]) -> Measured | None:
+def common_pattern(tasks: Sequence[MadeTask]) -> Signal | None:
     """The share of tasks that follow the commonest pattern; None for too few tasks."""
     tasks = tasks[:PATTERNS_SAMPLE]
     if len(tasks) < LEAST_TASKS:
@@ -272,7 +256,7 @@ def common_pattern(tasks: Sequence[MadeTask]) -> Measured | None:
     patterns = patterns_of([task.text for task in tasks])
     counts = Counter(pattern for pattern in patterns if pattern)
     if not counts:
-        return Measured(0.0)
+        return Signal(0.0)
     found, count = counts.most_common(1)[0]
     behind = tuple(evidence(*task) for task, own in zip(tasks, patterns, strict=True) if own == found)
-    return Measured(count / len(tasks), about=found, behind=behind)
+    return Signal(count / len(tasks), about=found, behind=behind)

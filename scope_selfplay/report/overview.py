@@ -10,22 +10,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table, first_and_last
 from scope_selfplay.base.text import one_line
-from scope_selfplay.base.values import Reason
+from scope_selfplay.base.values import Reason, Value
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import canary_shares, read_audit, read_canaries
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.people import agreement_with_people, deeds_of_people
 from scope_selfplay.report.record import short_name, task_changes
 from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part, Section
-from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Signal
+from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Signal
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.card import judge_noise
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import (
+    KeptSolver,
+    MeanScore,
     Ratings,
     has_ratings,
     kept_solver,
@@ -146,7 +150,8 @@ def _task_making(reader: RunReader, number: int) -> Iterator[Table]:
     (funnel,) = reader.sql(
         'SELECT count(*) AS documents, count(task) AS "tasks written", '
         "count(*) FILTER (rubric IS NOT NULL OR reason = 'rubric') AS \"passed the gates\", "
-        'count(rubric) AS "have a rubric", count(mean) AS "tried by the Solver", '
+        "count(rubric) FILTER (reason <> 'ungrounded') AS \"have a rubric\", "
+        'count(mean) AS "tried by the Solver", '
         "count(*) FILTER (status = 'accepted') AS kept FROM candidates WHERE iteration = ? AND stage = 'tasks'",
         [number],
     )
@@ -362,11 +367,61 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def summarise(run: Run) -> dict[str, object]:
-    """What `summary.json` holds: the funnel, reward curves and comparison of each iteration, the held-out table in the
-    order S_0, S_1, ..., and what health warns of, with the tasks behind it.
+class IterationSummary(Value):
+    """An iteration: what came of it, and what it was to reach, tasks to accept and steps of the Solver.
+
+    `challenger` and `solver`: of each curve the means over the first and last quarter of the steps, and the curve.
     """
-    fork, kept, noise = read_fork(run.folder), kept_solver(run.folder), run.config.judge.noise
+
+    iteration: int
+    candidates: int
+    rejected: dict[str, int]
+    accepted: int
+    mean_score: float | None
+    challenger: dict[str, int | float | tuple[float, ...] | None]
+    solver: dict[str, int | float | tuple[float, ...] | None]
+    compare: dict[str, float]
+    decision: dict[str, str]
+    judge: dict[str, int]
+    seconds: dict[str, float]
+    target: int | None
+    solver_steps: int
+
+
+class HeldOutMean(Value):
+    mean_score: float
+    low: float | None
+    high: float | None
+    tasks: int
+    groups: dict[str, MeanScore]
+
+
+class HealthWarning(Value):
+    iteration: int
+    signal: str
+    text: str
+    behind: tuple[Evidence, ...]
+
+
+class Summary(Value):
+    """`summary.json`: the funnel, reward curves and comparison of each iteration, the held-out table in the order
+    S_0, S_1, ..., and what health warns of, with the tasks behind it.
+    """
+
+    run: str
+    config_hash: str
+    prompt_hash: str
+    iterations: tuple[IterationSummary, ...]
+    held_out: dict[str, HeldOutMean]
+    kept: KeptSolver | None = Field(exclude_if=lambda kept: kept is None)
+    judge_noise: str | None = Field(exclude_if=lambda noise: noise is None)
+    warnings: tuple[HealthWarning, ...]
+    shared: dict[str, str | int] | None = Field(exclude_if=lambda shared: shared is None)
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """What `summary.json` holds."""
+    fork, noise = read_fork(run.folder), run.config.judge.noise
     with RunReader(run.folder.path) as reader:
         compared = [
             number for (number, stage), end in reader.stages().items() if end and stage is Stage.COMPARE
@@ -374,57 +429,59 @@ def summarise(run: Run) -> dict[str, object]:
         done = [number for number in compared if 1 <= number <= run.config.iterations]
         iterations = [_summary_of(reader, run, number) for number in done]
         warnings = [
-            {"iteration": checkup.iteration, "signal": found.name, "text": found.warning}
-            | found.model_dump(mode="json", include={"behind"})
+            HealthWarning(
+                iteration=checkup.iteration, signal=found.name, text=found.warning, behind=found.behind
+            )
             for checkup in examine(reader)
             if checkup.iteration in done
             for found in checkup.warnings
         ]
     _, ratings = _newest_ratings(run.folder, [0, *done])
     held_out = ratings.model_dump()["held_out"] if ratings else {}
-    return {
-        "run": run.config.name,
-        "config_hash": run.config.hash,
-        "prompt_hash": run.pack.hash,
-        "iterations": iterations,
-        "held_out": {
-            name: groups["all"] | {"groups": groups} for name, groups in held_out.items() if "all" in groups
+    summary = Summary(
+        run=run.config.name,
+        config_hash=run.config.hash,
+        prompt_hash=run.pack.hash,
+        iterations=tuple(iterations),
+        held_out={
+            name: HeldOutMean(**groups["all"], groups=groups)
+            for name, groups in held_out.items()
+            if "all" in groups
         },
-        **({"kept": kept.model_dump(mode="json")} if kept else {}),
-        **({"judge_noise": noise.description} if noise else {}),
-        "warnings": warnings,
-        **({"shared": fork.model_dump(mode="json", include={"run", "after"})} if fork else {}),
-    }
+        kept=kept_solver(run.folder),
+        judge_noise=noise.description if noise else None,
+        warnings=tuple(warnings),
+        shared={"run": fork.run, "after": fork.after} if fork else None,
+    )
+    return summary.model_dump(mode="json")
 
 
-def _summary_of(reader: RunReader, run: Run, number: int) -> dict[str, Any]:
-    """An iteration: what came of it, and what it was to reach, tasks to accept and steps of the Solver."""
-    rejected = dict(_reasons(reader, number).most_common())
-    candidates, accepted = sum(rejected.values()), rejected.pop(Reason.ACCEPTED.value, 0)
+def _summary_of(reader: RunReader, run: Run, number: int) -> IterationSummary:
+    rejected = _reasons(reader, number)
+    candidates, accepted = rejected.total(), rejected.pop(Reason.ACCEPTED, 0)
     ratings = read_ratings(reader.folder, number) if has_ratings(reader.folder, number) else None
     (row,) = reader.sql(
         "SELECT avg(mean) AS mean FROM candidates WHERE iteration = ? AND stage = 'tasks' AND status = 'accepted'",
         [number],
     )
-    return {
-        "iteration": number,
-        "candidates": candidates,
-        "rejected": rejected,
-        "accepted": accepted,
-        "mean_score": row["mean"],
-        "challenger": _ends(reader, number, Stage.CHALLENGER, "reward", "difficulty"),
-        "solver": _ends(reader, number, Stage.SOLVER, "reward", "rubric", "non_zero_advantage"),
-        "compare": ratings.ratings if ratings else {},
-        "decision": {"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
-        "judge": _judge(reader, number),
-        "seconds": _seconds(reader, number),
-        "target": run.config.tasks.target if (number, Stage.TASKS) in stages_of(run.config) else None,
-        "solver_steps": run.config.solver.steps,
-    }
+    return IterationSummary(
+        iteration=number,
+        candidates=candidates,
+        rejected=dict(rejected.most_common()),
+        accepted=accepted,
+        mean_score=row["mean"],
+        challenger=_ends(reader, number, Stage.CHALLENGER, "reward", "difficulty"),
+        solver=_ends(reader, number, Stage.SOLVER, "reward", "rubric", "non_zero_advantage"),
+        compare=ratings.ratings if ratings else {},
+        decision={"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
+        judge=_judge(reader, number),
+        seconds=_seconds(reader, number),
+        target=run.config.tasks.target if (number, Stage.TASKS) in stages_of(run.config) else None,
+        solver_steps=run.config.solver.steps,
+    )
 
 
 def _ends(reader: RunReader, number: int, stage: Stage, *names: str) -> dict[str, Any]:
-    """Of each curve the means over the first and last quarter of the steps, and the whole curve."""
     found: dict[str, Any] = {"steps": len(reader.metrics(number, stage))}
     curves = _curves(reader, number, stage)
     for name in names:

@@ -28,27 +28,12 @@ from scope_selfplay.report.overview import (
     training_sections,
 )
 from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
-from scope_selfplay.report.rendering import (
-    BadParameterError,
-    ComparisonParameters,
-    TaskListParameters,
-)
-from scope_selfplay.report.sections import (
-    Folded,
-    Link,
-    Part,
-    Section,
-    evaluation_sections,
-)
+from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
+from scope_selfplay.report.sections import Folded, Link, Part, Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN
-from scope_selfplay.store.query import (
-    GradedRollout,
-    HeldOutScore,
-    TaskQuery,
-    UnknownTaskError,
-)
+from scope_selfplay.store.query import GradedRollout, HeldOutScore, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
 _FRESH_FOR = 1.0
@@ -304,12 +289,7 @@ def item_page(reader: EvaluationReader, given: Given, name: str) -> Page:
     order = in_order(reader.changes(*names), parameters.sort)
     before, after = _around([change.task_id for change in order], name)
     return Page(
-        "item.html",
-        record=record,
-        answers=answers,
-        before=before,
-        after=after,
-        parameters=parameters,
+        "item.html", record=record, answers=answers, before=before, after=after, parameters=parameters
     )
 
 

@@ -26,11 +26,7 @@ from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
 from scope_selfplay.report.people import answers_by_people, verdicts_by_people
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanVerdict
-from scope_selfplay.store.query import (
-    HeldOutScore,
-    TaskPage,
-    TaskRecord,
-)
+from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
 from scope_selfplay.store.reader import RunReader
 
 _COLUMNS = {

@@ -24,20 +24,8 @@ from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import run_sections, training_sections
-from scope_selfplay.report.record import (
-    describe_item,
-    describe_task,
-    in_order,
-    searches_of,
-    verdict_word,
-)
-from scope_selfplay.report.sections import (
-    Folded,
-    Section,
-    bar,
-    evaluation_sections,
-    lines,
-)
+from scope_selfplay.report.record import describe_item, describe_task, in_order, searches_of, verdict_word
+from scope_selfplay.report.sections import Folded, Section, bar, evaluation_sections, lines
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskFilter, TaskQuery
 from scope_selfplay.store.reader import RunReader

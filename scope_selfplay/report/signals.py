@@ -1,6 +1,7 @@
 """What a checkup consists of: measured values, the bounds that they are held against, the tasks behind warnings."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scope_selfplay.base.gates import GATES
@@ -40,6 +41,9 @@ BOUNDS: Mapping[str, Bounds] = {
         gate.label: Bounds(f"pass the {gate} gate", terms.healthy_share, None, terms.low_share_means)
         for gate, terms in GATES.items()
     },
+    "grounded": Bounds(
+        "rubrics that the documents hold", 0.2, None, "tasks ask for what their searches did not find"
+    ),
     "unresolved": Bounds("unresolved by a fault", None, 0.05, "the judge or the search fails"),
     "judge_failures": Bounds("verdicts that failed", None, 0.02, "see the judge's log"),
     "suspect_tasks": Bounds(
@@ -128,26 +132,20 @@ class Evidence(Value):
     shown: str = ""
 
 
-class Measured(NamedTuple):
-    """A value, its 99 % interval over tasks where chance matters, and the tasks in which it is seen.
+@dataclass(frozen=True)
+class Signal:
+    """What was measured of one iteration; without a value where nothing could be.
 
-    `about` says what it was found in, such as the criterion that repeats.
+    `interval` holds 99 % over tasks, where chance matters; `about` says what it was found in, such as a criterion that
+    repeats; `behind` are tasks in which it is seen.
     """
 
-    value: float
-    interval: tuple[float, float] | None = None
-    about: str = ""
-    behind: tuple[Evidence, ...] = ()
-
-
-class Signal(Value):
-    """What was measured of one iteration against its bounds; without a value where nothing could be."""
-
-    name: str
     value: float | None = None
     interval: tuple[float, float] | None = None
     about: str = ""
     behind: tuple[Evidence, ...] = ()
+    name: str = ""
+    """That of the bounds it is held against, once it is."""
 
     @property
     def bounds(self) -> Bounds:
@@ -195,16 +193,14 @@ def evidence(iteration: int, task_id: str, task: str, shown: str = "") -> Eviden
     return Evidence(iteration=iteration, task_id=task_id, task=_cut(task), shown=_cut(shown))
 
 
-def measured(found: Estimate, about: str = "", behind: tuple[Evidence, ...] = ()) -> Measured:
+def measured(found: Estimate, about: str = "", behind: tuple[Evidence, ...] = ()) -> Signal:
     interval = None if found.low is None or found.high is None else (found.low, found.high)
-    return Measured(found.value, interval, about, behind)
+    return Signal(found.value, interval, about, behind)
 
 
-def signal_of(name: str, found: Measured | float | None) -> Signal:
-    if found is None:
-        return Signal(name=name)
-    known = found if isinstance(found, Measured) else Measured(found)
-    return Signal(name=name, **known._replace(behind=known.behind[:SHOWN])._asdict())
+def signal_of(name: str, found: Signal | float | None) -> Signal:
+    known = found if isinstance(found, Signal) else Signal(found)
+    return replace(known, name=name, behind=known.behind[:SHOWN])
 
 
 def _cut(text: str) -> str:

@@ -132,12 +132,7 @@ def group_advantages(rewards: Sequence[float | None], epsilon: float = 1e-6) -> 
     known = [reward for reward in rewards if reward is not None]
     if not all(math.isfinite(reward) for reward in known):
         raise ValueError(f"rewards must be finite or None; got {list(rewards)}")
-    if not known or min(known) == max(known):
-        return [0.0] * len(rewards)
-    mean = math.fsum(known) / len(known)
-    spread = math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / len(known)) + epsilon
-    # Rewards closer together than the square root of the smallest float have no spread left to divide by.
-    return [0.0 if reward is None or spread == 0.0 else (reward - mean) / spread for reward in rewards]
+    return [value or 0.0 for value in _standardised(rewards, epsilon, ddof=0)]
 
 
 def implicit_reward(score: float, format: float) -> float:
@@ -170,7 +165,7 @@ def summed_objectives(
     one does not drown a narrow one. A missing value is left out of its objective and its weight out of the rollout's;
     None for a rollout without any value. Raises ValueError for lengths that differ.
     """
-    rows = [_standardised(values, epsilon) for values in objectives]
+    rows = [_standardised(values, epsilon, ddof=1) for values in objectives]
     totals: list[float | None] = []
     for column in zip(*rows, strict=True):
         known = [(value, weight) for value, weight in zip(column, weights, strict=True) if value is not None]
@@ -179,13 +174,15 @@ def summed_objectives(
     return totals
 
 
-def _standardised(values: Sequence[float | None], epsilon: float) -> list[float | None]:
+def _standardised(values: Sequence[float | None], epsilon: float, *, ddof: int) -> list[float | None]:
     known = [value for value in values if value is not None]
     if not known or min(known) == max(known):
         return [None if value is None else 0.0 for value in values]
     mean = math.fsum(known) / len(known)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1))
-    return [None if value is None else (value - mean) / (spread + epsilon) for value in values]
+    squares = math.fsum((value - mean) ** 2 for value in known)
+    spread = math.sqrt(squares / (len(known) - ddof)) + epsilon
+    # Values closer together than the square root of the smallest float have no spread left to divide by.
+    return [None if value is None else (value - mean) / spread if spread else 0.0 for value in values]
 
 
 def priority_weight(priority: Priority) -> float:

@@ -151,8 +151,7 @@ def fetch(file: Path, urls: tuple[str, ...], sha256: str, *, as_json: bool) -> N
 
     DPR's .tsv[.gz] and a .jsonl.gz become JSON lines where FILE ends in .jsonl; anything else stays as it is.
     """
-    from scope_selfplay.corpus.published import fetch_file
-    from scope_selfplay.store.fetch import PublishedFile, checked_sha256
+    from scope_selfplay.corpus.published import PublishedFile, checked_sha256, fetch_file
 
     # A Job of a cluster runs this as the first process of its container.
     end_on_sigterm()

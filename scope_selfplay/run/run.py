@@ -238,7 +238,7 @@ class Run:
         settings = settings or self.config.judge
         match settings.kind:
             case "lexical":
-                return with_noise(LexicalJudge(self.documents), settings.noise)
+                return with_noise(LexicalJudge(), settings.noise)
             case "verifier":
                 return with_noise(VerifierJudge(), settings.noise)
             case "model":

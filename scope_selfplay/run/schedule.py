@@ -47,7 +47,7 @@ def stages_of(config: RunConfig) -> list[tuple[int, Stage]]:
 
 
 def is_challenger_trained(config: RunConfig, iteration: int) -> bool:
-    """Whether an iteration has stage A: not once the Challenger is frozen, and not where the tasks are given."""
+    """Whether an iteration has the stage `challenger`: not once it is frozen, and not where the tasks are given."""
     last = config.challenger.freeze_after
     return config.solver.tasks is None and (last is None or iteration <= last)
 

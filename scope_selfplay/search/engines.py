@@ -11,7 +11,6 @@ import tempfile
 import uuid
 from abc import abstractmethod
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -75,7 +74,7 @@ class EngineSearcher(RemoteSearcher):
 
     async def _served(self) -> dict[str, Any]:
         kind, encoder = self._settings.name, self._settings.encoder
-        hashed = open_query_encoder(encoder).hash if encoder else ""
+        hashed = open_query_encoder(encoder)[1] if encoder else ""
         rows, held = await self._read(self._held())
         mark = hashlib.sha256(held.encode()).hexdigest()
         identity = f"{kind}-{mark[:12]}-{rows}{f'-{hashed[:12]}' if hashed else ''}"
@@ -170,8 +169,8 @@ class Qdrant(EngineSearcher):
         )
 
     async def _nearest(self, query: str, topk: int) -> list[HeldRow]:
-        encoder = open_query_encoder(self._settings.encoder or "")
-        vector = await asyncio.to_thread(encoder.vector, query)
+        encoder, _ = open_query_encoder(self._settings.encoder or "")
+        vector = (await asyncio.to_thread(encoder.queries, [query]))[0].tolist()
         body: dict[str, Any] = {"query": vector, "limit": topk, "with_payload": True}
         if self._settings.fields.get("vector"):
             body["using"] = self._settings.fields.get("vector")
@@ -208,24 +207,15 @@ def open_engine(settings: EngineConfig, client: Client, *, expected_identity: st
     return ENGINES[settings.name](settings, client, expected_identity=expected_identity)
 
 
-@dataclass(frozen=True)
-class QueryEncoder:
-    """Queries as the vectors that an engine's passages were stored as: one for all event loops and threads."""
-
-    encoder: Encoder
-    hash: str
-
-    def vector(self, query: str) -> list[float]:
-        vector: list[float] = self.encoder.queries([query])[0].tolist()
-        return vector
-
-
 # A trainer begins an event loop, and opens its searcher, in every step.
 @lru_cache(maxsize=2)
-def open_query_encoder(source: str) -> QueryEncoder:
-    """Raises ConfigError for a model whose family is unknown, CheckpointError for one that cannot be read."""
+def open_query_encoder(source: str) -> tuple[Encoder, str]:
+    """What made the vectors of an engine's passages, with its hash: one for all event loops and threads.
+
+    Raises ConfigError for a model whose family is unknown, CheckpointError for one that cannot be read.
+    """
     if (Path(source) / ENCODER_SETTINGS).is_file():
-        return QueryEncoder(open_encoder(Path(source)), encoder_hash(Path(source)))
+        return open_encoder(Path(source)), encoder_hash(Path(source))
     family = family_of(source)
     if family is None:
         raise ConfigError(
@@ -234,7 +224,7 @@ def open_query_encoder(source: str) -> QueryEncoder:
         )
     with tempfile.TemporaryDirectory() as folder:
         prepare_encoder(source, FAMILIES[family], Backend.ONNX, Path(folder))
-        return QueryEncoder(open_encoder(Path(folder)), encoder_hash(Path(folder)))
+        return open_encoder(Path(folder)), encoder_hash(Path(folder))
 
 
 def _encodable(text: str) -> str:

@@ -21,7 +21,14 @@ from typing import IO, Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError, ToolError, did_you_mean
+from scope_selfplay.base.errors import (
+    ConfigError,
+    OutsideError,
+    RunMismatchError,
+    ToolError,
+    did_you_mean,
+    imports_for,
+)
 from scope_selfplay.base.values import ToolFault, Value
 from scope_selfplay.config.base import McpConfig, ToolConfig
 from scope_selfplay.dialects.turns import is_tool_name
@@ -385,12 +392,8 @@ def environment_of(settings: McpConfig) -> dict[str, str]:
 
 def check_settings(settings: McpConfig) -> None:
     """Raises ConfigError for what no connection could be opened with."""
-    try:
+    with imports_for("tools: an MCP server", "mcp"):
         import mcp  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "tools: an MCP server needs the package mcp; install it: pip install 'scope-selfplay[mcp]'"
-        ) from None
     environment_of(settings)
     secret(settings.api_key_env, "tools.mcp.api_key_env")
     if settings.url is not None:

@@ -1,4 +1,4 @@
-"""Stage D: checkpoints answer the held-out tasks and are compared."""
+"""The stage `compare`: checkpoints answer the held-out tasks and are compared."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ Sampler = Callable[[Task, Key], Awaitable[Rollout]]
 
 
 def compare(run: Run, iteration: int) -> StageManifest:
-    """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
+    """The stage `compare`: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
         held_out = accepted_in(run.folder.stage(0, Stage.TASKS))
@@ -43,7 +43,7 @@ def compare(run: Run, iteration: int) -> StageManifest:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """What stage D of an iteration works on; what an earlier try has made without a fault is not made again."""
+    """What the stage works on in an iteration; what an earlier try has made without a fault is not made again."""
 
     run: Run
     iteration: int

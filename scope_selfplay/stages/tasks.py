@@ -1,4 +1,4 @@
-"""Held-out tasks and stage B: a Challenger writes tasks over fresh documents until enough are accepted.
+"""Held-out tasks, and the stage `tasks`: a Challenger writes tasks over fresh documents until enough are accepted.
 
 The quota of tasks fills in document order, not in finishing order: which tasks are kept depends neither on timing nor
 on how many workers make them. Document k of the stage's order belongs to worker k mod N, so every document has one
@@ -81,7 +81,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def make_tasks(run: Run, iteration: int) -> StageManifest:
-    """The held-out tasks of iteration 0: given ones, or C_0's, judged but not filtered by difficulty. Later stage B:
+    """The held-out tasks of iteration 0: given ones, or C_0's, judged but not filtered by difficulty. Later
     C_t writes tasks over fresh documents until enough lie inside the difficulty window of S_{t-1}.
     """
 
@@ -138,8 +138,9 @@ async def _given_tasks(run: Run) -> list[Candidate]:
     async def complete(candidate: Candidate) -> Candidate:
         if candidate.rubric is not None or candidate.task is None:
             return candidate
-        source = documents.get(candidate.task.document_id)
-        rubric = (await judge.ask(RubricQuestion(candidate.task, (source,) if source else ()))).value
+        shown = dict.fromkeys((candidate.task.document_id, *candidate.task.evidence_ids))
+        sources = [documents[name] for name in shown if name in documents]
+        rubric = (await judge.ask(RubricQuestion(candidate.task, sources))).value
         run.check_outages()
         if rubric is None:
             raise JudgeError(

@@ -1,4 +1,4 @@
-"""Stages A and C: GRPO of the Challenger and of the Solver."""
+"""The stages `challenger` and `solver`: GRPO of the Challenger and of the Solver."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,7 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.run.candidate import RunContext, SolverTrial, TaskWriter
 from scope_selfplay.run.given import check_references, read_given_tasks
 from scope_selfplay.run.run import Run
-from scope_selfplay.stages.work import (
-    accepted_in,
-    run_stage,
-    stage_sources,
-    write_account,
-    write_documents,
-)
+from scope_selfplay.stages.work import accepted_in, run_stage, stage_sources, write_account, write_documents
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
@@ -36,7 +30,7 @@ from scope_selfplay.training.solver import TaskWithRubric, resampled, solver_sam
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:
-    """Stage A: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another one leads."""
+    """The stage `challenger`: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another leads."""
     stage, settings = Stage.CHALLENGER, run.config.challenger
 
     def work(folder: StageFolder, team: Ranks) -> None:
@@ -63,7 +57,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
 
 
 def train_solver(run: Run, iteration: int) -> StageManifest | None:
-    """Stage C: GRPO from S_{t-1} on the kept or given tasks. None in a process that another one leads."""
+    """The stage `solver`: GRPO from S_{t-1} on the kept or given tasks. None in a process that another leads."""
     stage = Stage.SOLVER
 
     def work(folder: StageFolder, team: Ranks) -> None:
@@ -124,7 +118,7 @@ def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
 
 @dataclass(frozen=True)
 class _Training:
-    """GRPO of a policy in stage A or C, from `start`."""
+    """GRPO of a policy in the stage `challenger` or `solver`, from `start`."""
 
     run: Run
     iteration: int
@@ -151,9 +145,7 @@ class _Training:
         run, stage, tally = self.run, self.stage, self.context.judge.tally
         return GrpoJob(
             start=TrainingStart(
-                self.start.path,
-                run.base,
-                lineage_of(run, stage.value, self.iteration, self.start.identity),
+                self.start.path, run.base, lineage_of(run, stage.value, self.iteration, self.start.identity)
             ),
             options=TrainingOptions(
                 settings=settings,

@@ -4,9 +4,9 @@ The corpus keeps text, because token ids depend on the tokenizer. So `replay` ru
 texts as its samples and the recorded passages as its search results: prompts, masks and turn ends come out as in
 sampling, for whatever policy is trained on it. A rollout that does not read back as it was recorded is refused.
 
-Trajectories from outside are JSON lines of chat messages (docs/training.md, Warm start). The policy's own chat template
-writes every conversation, so that system prompt, tools and calls look as when it is served. Loss is on what the
-assistant says, the end of its turn included. Turns are one row as long as the template continues the conversation;
+Trajectories from outside are JSON lines of chat messages (docs/how/training.md, Warm start). The policy's own chat
+template writes every conversation, so that system prompt, tools and calls look as when it is served. Loss is on what
+the assistant says, the end of its turn included. Turns are one row as long as the template continues the conversation;
 where it rewrites history (Qwen3 drops earlier thinking), a new row begins.
 """
 

@@ -268,9 +268,7 @@ def read_value(path: Path, kind: type[Parsed], advice: str) -> Parsed | None:
         found: Parsed = _adapter(kind).validate_json(data)
         return found
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "".join(f"{each}: " for each in first["loc"][:1])
-        raise RecordError(f"{path}: damaged ({place}{first['msg']}); {advice}") from None
+        raise RecordError(f"{path}: damaged ({_fault_of(error)}); {advice}") from None
 
 
 def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
@@ -313,12 +311,17 @@ def _parsed(path: Path, number: int, line: bytes, kind: type[Parsed]) -> Parsed:
         found: Parsed = _adapter(kind).validate_json(line)
         return found
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        fault = f"{place}: {first['msg']}" if place else first["msg"]
         raise RecordError(
-            f"{path}:{number}: damaged record ({fault}); restore the file or remove it"
+            f"{path}:{number}: damaged record ({_fault_of(error)}); restore the file or remove it"
         ) from None
+
+
+def _fault_of(error: ValidationError) -> str:
+    """The first fault and its place."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    unknown = "not known to this version of scope; a newer one may have written it"
+    said = unknown if first["type"] == "extra_forbidden" else first["msg"]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), said)))
 
 
 def _line(record: BaseModel | dict[str, Any]) -> bytes:

@@ -27,7 +27,8 @@ _READERS = 4
 FORMAT = 2
 """The format of stage folders: JSON lines, and the same records as parquet with a card beside them.
 
-A new field with a default is not a new format; anything that this version would misread is."""
+A new field with a default is not a new format; anything that this version would misread is. `schemas/format-2.json`
+says what the files hold."""
 
 
 class Stage(StrEnum):
@@ -175,16 +176,22 @@ def begin_format(work: Path) -> None:
         )
 
 
+class _AnyManifest(BaseModel):
+    """What manifests of all versions say; whatever else they hold is not looked at."""
+
+    format: int = FORMAT
+
+
 def parse_manifest(folder: Path) -> StageManifest | None:
     """The manifest of a finished stage, or None; its outputs are not looked at. Raises RecordError for damage."""
-    path = folder / MANIFEST
-    manifest = read_value(path, StageManifest, "restore it or remove the stage folder")
-    if manifest is not None and manifest.format != FORMAT:
+    path, advice = folder / MANIFEST, "restore it or remove the stage folder"
+    told = read_value(path, _AnyManifest, advice)
+    if told is not None and told.format != FORMAT:
         raise RecordError(
-            f"{path}: has format {manifest.format}, this version of scope reads format {FORMAT}; use the version that "
+            f"{path}: has format {told.format}, this version of scope reads format {FORMAT}; use the version that "
             "wrote it"
         )
-    return manifest
+    return read_value(path, StageManifest, advice)
 
 
 def read_manifest(folder: Path) -> StageManifest | None:

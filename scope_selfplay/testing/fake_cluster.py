@@ -74,7 +74,6 @@ class FakeCluster:
         self.injected = 0
         """How many calls met a fault."""
         self.faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
-        self.watch_fault: Exception | None = None
         self.quota = dict(quota or {})
         self.created: dict[tuple[ObjectKind, str], int] = {}
         """How often an object was created."""
@@ -89,22 +88,10 @@ class FakeCluster:
         while seconds > 0:
             step = min(self._tick, seconds)
             seconds -= step
-            self._act(step)
-
-    def _act(self, seconds: float) -> None:
-        self.now += seconds
-        for act in self.on_advance:
-            act(seconds)
-        self.collect_garbage()
-
-    def advance_to_change(self, seconds: float) -> float:
-        """Let time pass until something has changed, at most for so long; how long it was. The longer nothing
-        happens, the longer a tick."""
-        before, version, tick = self.now, self._version, 1.0
-        while self._version == version and self.now - before < seconds:
-            self._act(min(tick, before + seconds - self.now))
-            tick = min(2 * tick, self._tick)
-        return self.now - before
+            self.now += step
+            for act in self.on_advance:
+                act(step)
+            self.collect_garbage()
 
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
@@ -140,8 +127,6 @@ class FakeCluster:
         self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
         if "watch" not in self._verbs[kind.group, kind.resource]:
             raise NoReply(f"watch {path}: 403")
-        if self.watch_fault is not None:
-            raise self.watch_fault
         yield from ({"type": "ADDED", "object": _copy(body)} for body in self.objects(kind).values())
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:

@@ -1,4 +1,4 @@
-"""Stage A: the Challenger learns to write tasks at the Solver's frontier (SCOPE section 3.1, equation 4)."""
+"""The stage `challenger`: it learns to write tasks at the Solver's frontier (SCOPE section 3.1, equation 4)."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

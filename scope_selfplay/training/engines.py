@@ -238,26 +238,25 @@ class Rollouts:
         self.sampled: Future[Rows | None] = Future()
         """The rows of all rollouts, before they have rewards; None where they were cancelled."""
         self.result: Future[StepResult | None] = Future()
-        self._begun = threading.Event()
-        work = sample(records, step, self._announce)
-        threading.Thread(
-            target=self._run, args=(work,), name=f"rollouts of step {step + 1}", daemon=True
-        ).start()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._task = self._loop.create_task(sample(records, step, self._announce))
+        threading.Thread(target=self._run, name=f"rollouts of step {step + 1}", daemon=True).start()
 
     def cancel(self) -> None:
         """From any thread, at any time: both futures are done soon."""
-        # Where the end came before the thread, there is nothing to cancel yet.
-        if self._begun.wait(1.0):
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._task.cancel)
+        # A loop that has ended is closed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._task.cancel)
 
     def _announce(self, rows: Rows) -> None:
         if not self.sampled.done():
             self.sampled.set_result(rows)
 
-    def _run(self, work: Coroutine[Any, Any, StepResult]) -> None:
+    def _run(self) -> None:
         try:
-            found = asyncio.run(self._main(work))
+            with self._runner as runner:
+                found = runner.run(self._sampled())
             self._announce(found.rows)
             self.result.set_result(found)
         except asyncio.CancelledError:
@@ -271,12 +270,8 @@ class Rollouts:
             if not future.done():
                 end(future)
 
-    async def _main(self, work: Coroutine[Any, Any, StepResult]) -> StepResult:
-        task = asyncio.current_task()
-        assert task is not None
-        self._loop, self._task = asyncio.get_running_loop(), task
-        self._begun.set()
-        return await work
+    async def _sampled(self) -> StepResult:
+        return await self._task
 
 
 def sampler_from(

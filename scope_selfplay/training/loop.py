@@ -125,6 +125,8 @@ class TrainingLoop:
 
     def step(self, number: int) -> None:
         """One step (from 0), as the module says."""
+        from scope_selfplay.inference.slots import threads
+
         job, settings, ranks, begun = self.job, self.job.settings, self.ranks, perf_counter()
         rollouts = self._under_way[0] if self._under_way else self._begin(number)
         self.engine.serve(rollouts.sampled)
@@ -152,8 +154,9 @@ class TrainingLoop:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, number)
         plans = plan_updates(table, learnt, self._rules)
-        measured, norm = self._update(number, plans, result.rows, references)
-        seconds = perf_counter() - update_begun + reference_seconds
+        # Two threads at least, whatever `model.processes`: how a sum is shared out decides its last bits.
+        with threads(1, 2 if ranks.processes == 1 else 1):
+            measured, norm = self._update(number, plans, result.rows, references)
 
         line = {
             **joined_values(told),
@@ -161,7 +164,7 @@ class TrainingLoop:
             **update_metrics(measured, norm),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "step_seconds": perf_counter() - begun,
-            "update_seconds": seconds,
+            "update_seconds": perf_counter() - update_begun + reference_seconds,
             "padding": sum(plan.padding for plan in plans) / len(plans),
         }
         if job.options.tracking.log_completions:

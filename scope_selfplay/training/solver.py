@@ -1,4 +1,4 @@
-"""Stage C: the Solver learns to answer the tasks that were kept, rewarded by one of the designs (`solver.reward`)."""
+"""The stage `solver`: it learns to answer the tasks that were kept, rewarded by a design (`solver.reward`)."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +30,7 @@ class TaskWithRubric:
 
 
 def solver_sampler(
-    solver: Player,
-    job: GrpoJob,
-    context: RunContext,
-    tasks: Mapping[str, TaskWithRubric],
-    *,
-    key: Key,
+    solver: Player, job: GrpoJob, context: RunContext, tasks: Mapping[str, TaskWithRubric], *, key: Key
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
     settings, count = context.config.solver, job.codec.count

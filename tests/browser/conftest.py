@@ -14,6 +14,7 @@ import pytest
 from scope_selfplay.store.folder import RunFolder
 
 CHROMIUM = Path(os.environ.get("SCOPE_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium")
+SCOPE = (sys.executable, "-m", "scope_selfplay.cli")
 MINI = ("iterations=2", "challenger.steps=2", "solver.steps=2", "tasks.target=16", "compare.tasks=20")
 
 
@@ -27,17 +28,8 @@ def mini_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         return RunFolder(folder)
     pytest.importorskip("trl", reason="making a run needs the train extra")
     settings = [part for setting in MINI for part in ("--set", setting)]
-    command = [
-        sys.executable,
-        "-m",
-        "scope_selfplay.cli",
-        "run",
-        "--root",
-        str(folder.parent),
-        "--name",
-        "mini",
-    ]
-    subprocess.run([*command, *settings], check=True, timeout=1500)
+    where = ["--root", str(folder.parent), "--name", "mini"]
+    subprocess.run([*SCOPE, "run", *where, *settings], check=True, timeout=1500)
     return RunFolder(folder)
 
 
@@ -55,7 +47,7 @@ def chromium() -> Iterator[object]:
 @contextmanager
 def serve(folder: RunFolder, *options: str) -> Iterator[str]:
     """The address of `scope view` in a process of its own."""
-    command = [sys.executable, "-m", "scope_selfplay.cli", "view", str(folder.path), "--port", "0", *options]
+    command = [*SCOPE, "view", str(folder.path), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = process.stderr.readline()

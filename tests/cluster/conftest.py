@@ -12,9 +12,9 @@ import yaml
 
 from scope_selfplay.cluster.check_cluster import is_older
 from scope_selfplay.cluster.kubectl import Kubectl
-from scope_selfplay.driver.api import VERBS
 from tests.cluster.image import Image, image_for_pods
 from tests.commands import ran
+from tests.unit.k8s.conftest import TINY
 
 
 @pytest.fixture(scope="session")
@@ -41,22 +41,11 @@ def namespace(api: Any) -> Iterator[str]:
 
 @pytest.fixture
 def controller_settings(api: Any, namespace: str) -> Callable[[], Any]:
-    """Credentials with exactly the controller's rights: its verbs, in its namespace."""
-    name, core = "scope-controller", api.client.CoreV1Api()
-    rules = [
-        {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
-        for (group, resource), verbs in VERBS.items()
-    ]
-    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    head: dict[str, Any] = {"metadata": {"name": name}}
-    rights = api.client.RbacAuthorizationV1Api()
-    core.create_namespaced_service_account(namespace, head)
-    rights.create_namespaced_role(namespace, {**head, "rules": rules})
-    rights.create_namespaced_role_binding(namespace, {**head, "subjects": [account], "roleRef": reference})
-    token = core.create_namespaced_service_account_token(
-        name, namespace, {"spec": {"expirationSeconds": 3600, "audiences": []}}
-    )
+    """Credentials of the controller's account, in a namespace with all that its runs share."""
+    kubectl("apply", "--kustomize", str(TINY / "shared"), "--namespace", namespace)
+    asked = {"spec": {"expirationSeconds": 3600, "audiences": []}}
+    core = api.client.CoreV1Api()
+    token = core.create_namespaced_service_account_token("scope-controller", namespace, asked)
 
     def settings() -> Any:
         configuration = api.client.Configuration()

@@ -1,9 +1,8 @@
 """A node of our own for pods that never really run: it says that they run, and publishes what their stages would.
 
 Pods reach it by `SELECTOR`, so it works beside any other node. Stages publish their manifest while they run and end
-well, or as `ending_of` says; servers are ready; pods that are deleted go, unless `holds` or `never_ends` says
-otherwise. It outlives pods that vanish under its hands, and a pod that runs
-here is known to have existed however short its life was.
+well; servers are ready; pods that are deleted go, unless `holds` or `never_ends` says otherwise. It outlives pods that
+vanish under its hands, and a pod that runs here is known to have existed however short its life was.
 """
 
 import datetime
@@ -15,7 +14,7 @@ from typing import Any
 
 from scope_selfplay.cluster.pods import SHARD
 from scope_selfplay.driver.observed import step_of
-from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
+from scope_selfplay.testing.fake_nodes import SimulatedStages
 
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 _HEARTBEAT = 10.0
@@ -30,7 +29,6 @@ class SimulatedNode(threading.Thread):
         self.stages = SimulatedStages(root, "r1")
         self.jobs: dict[str, str] = {}
         """Every stage Job that had a pod here: uid -> name."""
-        self.ending_of: Callable[[str], PodEnding] = lambda job: PodEnding()
         self.holds: Callable[[str], bool] = lambda pod: False
         """Pods that come no further, whatever state they are in."""
         self.stuck: Callable[[str], bool] = lambda pod: False
@@ -86,18 +84,14 @@ class SimulatedNode(threading.Thread):
             self._end(name, labels)
 
     def _end(self, name: str, labels: dict[str, str]) -> None:
-        job = labels["job-name"]
-        step, ending = step_of(labels), self.ending_of(job)
+        job, step = labels["job-name"], step_of(labels)
         if step is not None:
             self.jobs[labels["controller-uid"]] = job
-        is_good = not ending.exit_code and not ending.status
-        if step is not None and SHARD not in labels and is_good:
-            self.stages.publish(step, job)
-        terminated = {"exitCode": ending.exit_code, "finishedAt": _now()}
-        terminated |= {"reason": ending.reason, "message": ending.message}
-        self._report(name, "Succeeded" if is_good else "Failed", {"terminated": terminated}, **ending.status)
+            if SHARD not in labels:
+                self.stages.publish(step, job)
+        self._report(name, "Succeeded", {"terminated": {"exitCode": 0, "finishedAt": _now()}})
 
-    def _report(self, name: str, phase: str, state: dict[str, Any], **more: Any) -> None:
+    def _report(self, name: str, phase: str, state: dict[str, Any]) -> None:
         is_ready, now = phase == "Running", _now()
         container = {"name": "main", "image": "", "imageID": "", "restartCount": 0}
         kinds = ("Initialized", "Ready", "ContainersReady")
@@ -106,7 +100,6 @@ class SimulatedNode(threading.Thread):
             "startTime": now,
             "conditions": [{"type": each, "status": str(is_ready)} for each in kinds],
             "containerStatuses": [{**container, "ready": is_ready, "state": state}],
-            **more,
         }
         self._core.patch_namespaced_pod_status(name, self._namespace, {"status": status})
 

@@ -1,20 +1,33 @@
-"""A real API server takes every run folder, and its answers are what our own checks expect."""
+"""A real API server takes every run folder, and its answers are what our own checks expect; docs/start/cluster.md
+begins with at most ten commands from an empty namespace to a running `qwen3-8b`: they are typed as they stand there,
+with a simulated node of eight GPUs and a volume that waits for the claim."""
 
 import json
+import os
+import re
+import shlex
 import shutil
-from itertools import product
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scope_selfplay.base.errors import State
 from scope_selfplay.cluster.check import applied_objects, check_cluster, check_folder, config_of, packs_of
+from scope_selfplay.cluster.commands import examine, read_status
 from scope_selfplay.cluster.folder import yaml_text
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import planned_objects
-from scope_selfplay.driver.api import VERBS
+from scope_selfplay.config.load import load_config
 from tests.cluster.conftest import fit_to_server, kubectl
-from tests.unit.k8s.planted import PLANTED, UNENFORCED, tiny_objects
+from tests.cluster.simulated_node import SimulatedNode
+from tests.commands import ran
+from tests.doc_commands import commands_of
+from tests.unit.k8s.conftest import REPOSITORY, RUNS, TINY
+from tests.unit.k8s.test_check import PLANTED, UNENFORCED, tiny_objects
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -29,18 +42,10 @@ def folder(request: pytest.FixtureRequest, api: object, tmp_path: Path) -> Path:
     return copied
 
 
-REPOSITORY = Path(__file__).parents[2]
-RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
 PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))
-TINY = REPOSITORY / "k8s" / "runs" / "tiny"
-ALL_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
-def name(folder: Path) -> str:
-    return folder.name
-
-
-@pytest.mark.parametrize("folder", RUNS, ids=name, indirect=True)
+@pytest.mark.parametrize("folder", RUNS, ids=attrgetter("name"), indirect=True)
 def test_a_run_folder_is_taken_twice_and_with_an_iteration(folder: Path, namespace: str) -> None:
     for part in (folder / "shared", folder):
         kubectl("apply", "--kustomize", str(part), "--namespace", namespace)
@@ -59,7 +64,7 @@ def test_what_prepares_a_run_is_taken(part: Path, namespace: str) -> None:
     assert again and all(line.endswith(" unchanged") for line in again.splitlines()), again
 
 
-@pytest.mark.parametrize("folder", RUNS, ids=name, indirect=True)
+@pytest.mark.parametrize("folder", RUNS, ids=attrgetter("name"), indirect=True)
 def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: str) -> None:
     checked, applied = check_folder(folder), applied_objects(folder)
     given = [each for each in checked.objects if each not in applied]
@@ -69,7 +74,7 @@ def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: s
     assert len(said.splitlines()) == len(given)
 
 
-@pytest.mark.parametrize("folder", RUNS, ids=name, indirect=True)
+@pytest.mark.parametrize("folder", RUNS, ids=attrgetter("name"), indirect=True)
 def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> None:
     kubectl("create", "secret", "generic", "servers", "--from-literal=token=key", "--namespace", namespace)
     problems = check_cluster(check_folder(folder), folder, Kubectl(namespace)).problems
@@ -78,29 +83,10 @@ def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> No
     assert [each for each in problems if not any(word in each.what for word in small)] == []
 
 
-def test_the_controllers_account_may_do_what_it_does_and_nothing_else(namespace: str) -> None:
-    kubectl("apply", "--kustomize", str(TINY / "shared"), "--namespace", namespace)
-    account = f"--as=system:serviceaccount:{namespace}:scope-controller"
-    things = [*VERBS, ("", "secrets"), ("", "pods/exec"), ("", "pods/log")]
-    granted: dict[tuple[str, str], set[str]] = {}
-    for (group, resource), verb in product(things, ALL_VERBS):
-        full = f"{resource}.{group}" if group else resource
-        # `pods/exec` would be read as a pod of the name exec.
-        kind, _, part = full.partition("/")
-        asked = (kind, f"--subresource={part}") if part else (kind,)
-        said = kubectl("auth", "can-i", verb, *asked, account, "--namespace", namespace, check=False)
-        if said.stdout.strip() == "yes":
-            granted.setdefault((group, resource), set()).add(verb)
-    assert granted == {key: set(each) for key, each in VERBS.items()}
-
-
 def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
-    from scope_selfplay.cluster.commands import examine, read_status
-
-    folder = TINY
-    kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
-    found = read_status(Kubectl(namespace), folder.name)
-    assert [each["name"] for each in found["jobs"]] == [f"{folder.name}-controller"]
+    kubectl("apply", "--kustomize", str(TINY), "--namespace", namespace)
+    found = read_status(Kubectl(namespace), TINY.name)
+    assert [each["name"] for each in found["jobs"]] == ["tiny-controller"]
     json.dumps(found)
     findings = {each.where: each.state for each in examine(Kubectl(namespace))}
     needed = ("cluster", "rights to run", "rights to set up")
@@ -117,3 +103,60 @@ def test_a_server_refuses_what_the_check_without_one_finds(fault: str, namespace
         "apply", "--dry-run=server", "--namespace", namespace, "-f", "-", stdin=yaml_text(body), check=False
     )
     assert said.returncode != 0, said.stdout
+
+
+RUN = "k8s/runs/qwen3-8b"
+ASKED = [each.text for each in commands_of(REPOSITORY / "docs" / "start" / "cluster.md")]
+PATH = ASKED[ASKED.index("pip install '.[k8s]'") : ASKED.index("scope k8s status qwen3-8b") + 1]
+
+
+@pytest.fixture
+def node(api: object, namespace: str, tmp_path: Path) -> Iterator[SimulatedNode]:
+    with SimulatedNode(api, namespace, tmp_path / "stages") as found:
+        # The run's controller is not in this image: its pod runs, and is what was asked for.
+        found.holds = lambda pod: "controller" in pod
+        yield found
+
+
+@pytest.fixture
+def place(node: SimulatedNode, namespace: str, volume: Path, tmp_path: Path) -> Path:
+    """A checkout and a kubeconfig of somebody who begins: the namespace is the context's, the images are named."""
+    top = tmp_path / "checkout"
+    for part in ("k8s", "prompts"):
+        shutil.copytree(REPOSITORY / part, top / part, symlinks=True)
+    settings = top / RUN / "setup" / "run.yaml"
+    config = yaml.safe_load(settings.read_text())
+    config["cluster"]["pod"] = {"spec": {"nodeSelector": node.selector}}
+    settings.write_text(yaml.safe_dump(config))
+    fit_to_server(top / RUN)
+    context = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    for each in context["contexts"]:
+        each["context"]["namespace"] = namespace
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(context))
+    return top
+
+
+def test_the_path_has_at_most_ten_commands() -> None:
+    assert 6 <= len(PATH) <= 10, PATH
+    assert load_config(REPOSITORY / RUN / "run.yaml").name == "qwen3-8b"
+
+
+def test_a_stranger_gets_from_an_empty_namespace_to_a_running_run(place: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig"), "PYTHONPATH": str(REPOSITORY)}
+    said: dict[str, str] = {}
+    for command in PATH[1:]:
+        # By a shell, as it would be typed; there may be no `scope` on its path.
+        typed = re.sub(r"^scope ", f"{shlex.quote(sys.executable)} -m scope_selfplay ", command)
+        done = ran(["bash", "-c", typed], cwd=place, env=environment, timeout=240)
+        said[command] = done.stdout + done.stderr
+        assert done.returncode == 0, f"{command}: {said[command]}"
+    assert "0 problem(s)" in said[next(each for each in PATH if "k8s check" in each)]
+    waited = said[next(each for each in PATH if "kubectl wait" in each)]
+    jobs = ("probe-volume", "fetch-model", "fetch-encoder", "fetch-corpus", "build-index")
+    for job in jobs:
+        assert f"job.batch/qwen3-8b-{job} condition met" in waited
+
+    where = yaml.safe_load((tmp_path / "kubeconfig").read_text())["contexts"][0]["context"]["namespace"]
+    pods = json.loads(kubectl("get", "pods", "-n", where, "-l", "scope/run=qwen3-8b", "-o", "json").stdout)
+    assert [pod["status"]["phase"] for pod in pods["items"]] == ["Running"]
+    assert "qwen3-8b-controller" in said[PATH[-1]]

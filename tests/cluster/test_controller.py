@@ -20,9 +20,8 @@ from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, Obje
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd
 from scope_selfplay.testing.fake_cluster import Killed
-from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
-from tests.unit.controller.examples import sized
+from tests.unit.controller.worlds import sized
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 Report = Callable[[str, object], None]
@@ -147,12 +146,6 @@ class Site:
 def site(
     api: Any, namespace: str, volume: Path, controller_settings: Any, tmp_path: Path
 ) -> Iterator[Callable[..., Site]]:
-    """With what pods name: an account, and a claim that is bound to the volume before any pod asks for it."""
-    core, asked = api.client.CoreV1Api(), {"requests": {"storage": "1Gi"}}
-    core.create_namespaced_service_account(namespace, {"metadata": {"name": "scope-worker"}})
-    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": namespace}
-    claim = {"metadata": {"name": "scope-data"}, "spec": {**spec, "resources": asked}}
-    core.create_namespaced_persistent_volume_claim(namespace, claim)
     with SimulatedNode(api, namespace, tmp_path) as node:
         yield lambda **changes: Site(api, controller_settings(), node, tmp_path, **changes)
 
@@ -215,44 +208,23 @@ def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
     print("6 of 6 finished Jobs deleted by the cluster, none made again")
 
 
-@pytest.mark.fault(16)
-def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: Report) -> None:
-    run = site(iterations=1)
-    evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
-    endings = {
-        "r1-i00-make-tasks-a1": PodEnding(exit_code=75, message="judge is down"),
-        "r1-i00-make-tasks-a2": PodEnding(exit_code=1, message="KeyError: 'x'"),
-        "r1-i00-make-tasks-a3": PodEnding(exit_code=137, status=evicted),
-        "r1-i00-compare-a1": PodEnding(exit_code=137, reason="OOMKilled"),
-    }
-    record_property("injected", len(endings))
-    run.node.ending_of = lambda job: endings.get(job, PodEnding())
-    run_end = run.drive(run.controller())
-    assert run_end.code is ExitCode.USER
-    assert run_end.message.startswith("i00-compare: out of memory")
-    assert run.stage_jobs() == [*sorted(endings), "r1-i00-make-tasks-a4"]
-    told = "\n".join(each.message for each in run.core.list_namespaced_event(run.namespace).items)
-    assert "something outside was down (judge is down)" in told
-    assert "it ended with an error (KeyError: 'x')" in told
-    assert "its pod was evicted, preempted or lost its node (The node was low on resource: memory.)" in told
-    assert (run.servers(), run.status()["phase"]) == ([], "Failed")
-    # The pod that the controller's Job makes next says the same, and starts nothing.
-    assert run.drive(run.controller()) == run_end
-
-
 @pytest.mark.fault(21)
-def test_a_server_pod_that_does_not_start_or_does_not_end_is_said_and_waited_for(
-    site: Callable[..., Site],
-) -> None:
+def test_pods_that_do_not_start_or_end_and_a_quota_are_said_and_waited_for(site: Callable[..., Site]) -> None:
     run = site(iterations=1)
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"count/jobs.batch": "1"}}}
+    run.core.create_namespaced_resource_quota(run.namespace, quota)
+    _until(lambda: run.core.read_namespaced_resource_quota("small", run.namespace).status.used)
     run.node.stuck = lambda pod: pod.startswith("r1-judge")
     run.node.never_ends = lambda pod: pod.startswith("r1-i00-challenger")
     controller = run.controller()
     stuck = "CreateContainerConfigError: no key"
     _until(lambda: controller.round() or stuck in run.status().get("message", ""))
     assert run.reasons()["PodStuck"]
-    assert run.stage_jobs() == []
     run.node.stuck = lambda pod: False
+    _until(lambda: controller.round() or run.reasons()["NoRoom"])
+    assert run.stage_jobs() == []
+    assert "exceeded quota: small" in run.said[-1]
+    run.core.delete_namespaced_resource_quota("small", run.namespace)
     _until(lambda: controller.round() or "ended: i00-compare needs the GPUs" in run.status()["message"])
     assert run.stage_jobs() == ["r1-i00-make-tasks-a1"]
     run.node.never_ends = lambda pod: False
@@ -260,35 +232,37 @@ def test_a_server_pod_that_does_not_start_or_does_not_end_is_said_and_waited_for
     assert len(run.stage_jobs()) == 6
 
 
-def test_a_quota_is_waited_for_and_said(site: Callable[..., Site]) -> None:
-    run = site(iterations=1)
-    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"count/jobs.batch": "1"}}}
-    run.core.create_namespaced_resource_quota(run.namespace, quota)
-    _until(lambda: run.core.read_namespaced_resource_quota("small", run.namespace).status.used)
-    controller = run.controller()
-    _until(lambda: controller.round() or run.reasons()["NoRoom"])
-    assert run.stage_jobs() == []
-    assert "exceeded quota: small" in run.said[-1]
-    run.core.delete_namespaced_resource_quota("small", run.namespace)
-    assert run.drive(controller).code is ExitCode.DONE
-    print(f"{run.reasons()['NoRoom']} NoRoom said; 6 of 6 stages after the quota went")
+def test_what_a_controller_made_goes_with_its_job_or_has_the_next_one_as_its_owner(
+    site: Callable[..., Site],
+) -> None:
+    def owners() -> list[str]:
+        status_map = run.core.read_namespaced_config_map("r1-status", run.namespace)
+        return [each.uid for each in status_map.metadata.owner_references]
 
-
-def test_deleting_the_controllers_job_deletes_everything_it_made(site: Callable[..., Site]) -> None:
     run = site(iterations=1)
     controller = run.controller()
     _until(lambda: controller.round() or run.servers())
     run.jobs.delete_namespaced_job("r1-controller", run.namespace, propagation_policy="Background")
-    _until(
-        lambda: (
-            not run.servers()
-            and not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items
-        )
-    )
-    uid = run.make_job("r1-i01-controller")
-    assert run.drive(run.controller(job="r1-i01-controller")).code is ExitCode.DONE
-    status_map = run.core.read_namespaced_config_map("r1-status", run.namespace)
-    assert [each.uid for each in status_map.metadata.owner_references] == [uid]
+    _until(lambda: not run.servers())
+    _until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
+    second_uid = run.make_job("r1-i01-controller")
+    second = run.controller(job="r1-i01-controller")
+    _until(lambda: second.round() or run.servers())
+    assert owners() == [second_uid]
+    run.jobs.delete_namespaced_job("r1-i01-controller", run.namespace, propagation_policy="Orphan")
+    third_uid = run.make_job("r1-controller")
+    third = run.controller()
+    third.round()
+    assert owners() == [third_uid]
+    for name in run.servers():
+        run.apps.delete_namespaced_deployment(name, run.namespace)
+    for each in run.core.list_namespaced_service(run.namespace).items:
+        # An old server answers with a Status, which this client cannot read as a Service.
+        run.core.delete_namespaced_service(each.metadata.name, run.namespace, _preload_content=False)
+    # It is made again when it is deleted.
+    run.core.delete_namespaced_config_map("r1-status", run.namespace)
+    assert run.drive(third).code is ExitCode.DONE
+    assert run.status()["controller"] == "r1-controller"
 
 
 def test_what_a_controller_that_is_gone_for_good_made_expires(
@@ -310,28 +284,6 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     second.renew(10)
     _until(lambda: not run.servers() and not run.jobs.list_namespaced_job(run.namespace).items)
     _until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
-
-
-def test_a_status_map_changes_its_owner_and_is_made_again_when_it_is_deleted(
-    site: Callable[..., Site],
-) -> None:
-    run = site(iterations=1)
-    first = run.controller()
-    _until(lambda: first.round() or run.servers())
-    run.jobs.delete_namespaced_job("r1-controller", run.namespace, propagation_policy="Orphan")
-    uid = run.make_job("r1-i01-controller")
-    second = run.controller(job="r1-i01-controller")
-    second.round()
-    status_map = run.core.read_namespaced_config_map("r1-status", run.namespace)
-    assert [each.uid for each in status_map.metadata.owner_references] == [uid]
-    for name in run.servers():
-        run.apps.delete_namespaced_deployment(name, run.namespace)
-    for each in run.core.list_namespaced_service(run.namespace).items:
-        # An old server answers with a Status, which this client cannot read as a Service.
-        run.core.delete_namespaced_service(each.metadata.name, run.namespace, _preload_content=False)
-    run.core.delete_namespaced_config_map("r1-status", run.namespace)
-    assert run.drive(second).code is ExitCode.DONE
-    assert run.status()["controller"] == "r1-i01-controller"
 
 
 @pytest.mark.fault(12)

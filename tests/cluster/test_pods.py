@@ -5,7 +5,6 @@ SCOPE_IMAGE names or SCOPE_IMAGE_ARCHIVE holds (make test-images leaves one), el
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -15,27 +14,22 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
-from scope_selfplay.cli import cli
-from scope_selfplay.cluster.pods import RunStage
-from scope_selfplay.cluster.stages import StageAttempt, stage_job
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
-from tests.cluster.conftest import kubectl
+from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.image import Image
-from tests.cluster.run_folders import write_run
-from tests.unit.controller.examples import PAPER, config_of, context_of, sized
+from tests.unit.controller.worlds import sized
+from tests.unit.k8s.conftest import TINY, with_components
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
 
-TINY = Path(__file__).parents[2] / "k8s" / "runs" / "tiny" / "setup" / "run.yaml"
 SHORT: dict[str, Any] = {
     "iterations": 1,
     "challenger": {"steps": 2, "batch": 2, "group_size": 4, "rollouts": 2, "save_every": 1},
@@ -62,13 +56,31 @@ CHALLENGER: Kill = (Stage.CHALLENGER, "app.kubernetes.io/component=trainer,scope
 CONTROLLER: Kill = (Stage.TASKS, "app.kubernetes.io/component=controller")
 SOLVER: Kill = (Stage.SOLVER, "app.kubernetes.io/component=trainer,scope/iteration=01")
 
-GPU = "nvidia.com/gpu"
-SLIM = sized(cpu="10m", memory="16Mi") | {"gpus": 6}
+
+def write_run(
+    top: Path, settings: dict[str, Any], *, small: Sequence[str], components: Sequence[str] = ()
+) -> Path:
+    """The folder to apply of the run `tiny` with these settings, which lie in `top` as run.yaml; containers of its
+    controller's pod that are named in `small` ask for little.
+    """
+    folder = with_components(top, TINY, *components, text=yaml.safe_dump(settings))
+    fit_to_server(folder)
+    overlay = folder.with_name("small")
+    overlay.mkdir()
+    # A node of two cores has no room for what the base asks for.
+    patch = [
+        {"op": "replace", "path": f"/spec/template/spec/{each}/0/resources/requests/cpu", "value": "100m"}
+        for each in small
+    ]
+    target = {"kind": "Job", "name": "tiny-controller"}
+    patched = {"resources": ["../tiny"], "patches": [{"target": target, "patch": yaml.safe_dump(patch)}]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(patched))
+    return overlay
 
 
 def written(top: Path, image: Image, changes: dict[str, Any], *components: str) -> Path:
     """The run folder of tiny with some settings changed and these components."""
-    settings = yaml.safe_load(TINY.read_text())
+    settings = yaml.safe_load((TINY / "setup" / "run.yaml").read_text())
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
     settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "pod": image.pod()}
@@ -156,57 +168,6 @@ def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
-
-
-def test_results_are_fetched_from_a_volume_whose_run_was_deleted(
-    pods_image: Image, namespace: str, volume: Path, tmp_path: Path
-) -> None:
-    """Nothing but the namespace's shared part is there: the pod is made from the run's folder."""
-    folder = written(tmp_path, pods_image, SHORT).with_name("tiny")
-    kubectl("apply", "--kustomize", str(folder / "shared"), "--namespace", namespace)
-    run = RunFolder(volume / "runs" / "tiny")
-    files = {"summary.json": b"{}", "iteration-01/tasks/candidates.jsonl": os.urandom(3_000_000)}
-    weights = {"iteration-01/solver/checkpoint/model.safetensors": os.urandom(20_000_000)}
-    for name, content in (files | weights).items():
-        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (run.path / name).write_bytes(content)
-    command = ["k8s", "fetch", "tiny", "--to", str(tmp_path / "here"), "--folder", str(folder), "--json"]
-    for more, expected in ([], files), ([], {}), (["--checkpoints"], weights):
-        done = CliRunner().invoke(cli, [*command, "--namespace", namespace, *more])
-        assert done.exit_code == 0, f"{done.output} {done.exception!r}"
-        assert sorted(json.loads(done.stdout)["files"]) == sorted(expected)
-        for name, content in expected.items():
-            assert (tmp_path / "here" / "tiny" / name).read_bytes() == content
-    pods = ("get", "pods", "--namespace", namespace, "--output=name")
-    when(lambda: not kubectl(*pods).stdout, minutes=1, namespace=namespace)
-
-
-def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, namespace: str) -> None:
-    """Two runs' trainers of six GPUs each on a node of eight: one gets its node, the other waits and says for what."""
-    core = api.client.CoreV1Api()
-    nodes = core.list_node().items
-    if max(int(node.status.allocatable.get(GPU, 0)) for node in nodes) not in range(6, 12):
-        pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
-    for name in ("first", "second"):
-        context = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
-        body = stage_job(context, StageAttempt(RunStage(1, Stage.SOLVER), 1), ())
-        body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
-        spec = body["spec"]["template"]["spec"]
-        # Only the scheduler is asked: no account, volume or image has to be there.
-        spec |= {"serviceAccountName": "default", "volumes": [], "initContainers": []}
-        spec["containers"][0]["volumeMounts"] = []
-        assert spec["containers"][0]["resources"]["limits"][GPU] == "6"
-        kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(body))
-
-    def placed() -> list[str]:
-        pods = core.list_namespaced_pod(namespace).items
-        reasons = [
-            each for pod in pods for each in pod.status.conditions or () if each.type == "PodScheduled"
-        ]
-        return sorted(each.reason or "placed" for each in reasons)
-
-    when(lambda: len(placed()) == 2, minutes=2, namespace=namespace)
-    assert placed() == ["Unschedulable", "placed"]
 
 
 @pytest.mark.full

@@ -26,9 +26,8 @@ from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image, import_commands, served
-from tests.cluster.run_folders import write_run
-from tests.cluster.test_pods import SMALL, condition, start, when
-from tests.unit.controller.examples import sized
+from tests.cluster.test_pods import SMALL, condition, start, when, write_run
+from tests.unit.controller.worlds import sized
 from tests.vllm.conftest import engine_python, fetched_model
 from tests.vllm.real_loop import OVERRIDES, begin_model, build_index, write_corpus
 
@@ -142,7 +141,7 @@ def test_a_real_model_goes_through_every_stage_judged_by_a_vllm_in_a_pod(
 
 
 def show(run: RunFolder, watched: Watched) -> None:
-    """What docs/real-model.md tells."""
+    """What docs/how/evidence/real-model.md tells."""
     print(f"the judge's vLLM answered {watched.answered:.0f} requests")
     for iteration, stage in product((0, 1), Stage):
         if (manifest := run.stage(iteration, stage).manifest) is not None:

@@ -1,15 +1,20 @@
 """Every export, loaded by the library that it is for; `make test-consumers` installs them in an environment."""
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.net.serve import ServedReply, ServedRequest
+from scope_selfplay.testing.chat_server import FakeServer
 from tests.exported_run import write_exports, write_finished_run
 
-pytestmark = pytest.mark.consumers
+pytestmark = [pytest.mark.consumers, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +76,38 @@ def test_verl_trains_on_the_rows_of_its_dataset(exported: dict[str, Path], tmp_p
     assert truth[0]["text"] == "Identifies the builder." and batch["data_source"][0] == "scope-selfplay"
 
 
-def test_search_r1_s_rows_are_verl_s_with_golden_answers(exported: dict[str, Path], tmp_path: Path) -> None:
-    rows = verl_dataset(exported["search-r1"] / "test.parquet", tmp_path)
-    assert len(rows) == 12 and rows[0]["raw_prompt"][0]["content"] == rows[0]["question"]
-    assert rows[0]["reward_model"] == {"style": "rule", "ground_truth": {"target": []}}
-    assert json.loads(rows[3]["extra_info"]["rubric"])[0]["priority"] == "critical"
+def answer_or_judge(request: ServedRequest) -> ServedReply:
+    if "criterion" not in request.prompt:
+        return ServedReply("Ada built it.")
+    return ServedReply("yes" if "Identifies the builder." in request.prompt else "no")
+
+
+async def evaluate(folder: Path, out: Path, url: str) -> str:
+    command = [str(Path(sys.executable).parent / "vf-eval"), "scope_tasks", "--model", "fake", "-n", "3"]
+    judge = ["--env.taskset.task.judge.base-url", url, "--env.taskset.task.judge.model", "fake"]
+    where = ["--client.base-url", url, "--env.agent.runtime.type", "subprocess", "-o", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    process = await asyncio.create_subprocess_exec(
+        *(*command, *where, *judge, "--no-push", "--no-rich"),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+async def test_vf_eval_asks_the_tasks_and_the_judge_decides_by_criterion(
+    exported: dict[str, Path], tmp_path: Path
+) -> None:
+    """The library's own command evaluates a model in the exported environment."""
+    fake = FakeServer(answer_or_judge)
+    async with fake.serving() as url:
+        said = await evaluate(exported["verifiers"], tmp_path / "out", url)
+    (traces,) = (tmp_path / "out").rglob("traces.jsonl")
+    episodes = [json.loads(line) for line in traces.read_text().splitlines()]
+    scores = [trace["rewards"]["rubric"]["score"] for each in episodes for trace in each["traces"]]
+    # One of two criteria of the same weight is met, in each of three tasks.
+    assert scores == [0.5, 0.5, 0.5], said
+    assert len(fake.requests) == 3 * (1 + 2)

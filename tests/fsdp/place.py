@@ -1,30 +1,21 @@
-"""Cases that several ranks work on: how a test names one, where it works, and how ranks are started for it.
+"""Cases that several ranks work on, one after the other: functions of a `Place` that return what a test looks at."""
 
-A case is a function of a `Place` that every rank calls; it returns what its tests look at, as JSON. A test names it
-with `@on_ranks(case)` and gets from the fixture `found` what each rank returned:
-
-    def first_steps(place: Place) -> dict[str, Any]: ...
-
-    @on_ranks(first_steps)
-    def test_a_sentence(found: list[dict[str, Any]]) -> None: ...
-
-All cases of the selected tests run in the same two ranks. A case that ends its ranks, or needs other ones, is started
-by `start_ranks`.
-"""
-
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from jobs.launch import RankEnding, TrainingNode, rank_environments, run_ranks
+from jobs.launch import TrainingNode, rank_environments, run_ranks
+from scope_selfplay.store.files import read_rows
+from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import Ranks
+from tests.integration.loop.seam import Score, by_member, job_of, train_on, with_model
 
-RANKS = 2
+Found = dict[str, list[dict[str, Any]]]
+"""By the name of a case, what each rank returned from it, as JSON has it."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +28,53 @@ class Place:
     ranks: Ranks
 
 
-Case = Callable[[Place], dict[str, Any]]
-
-
-def on_ranks(case: Case) -> pytest.MarkDecorator:
-    """Marks a test of what this case returned on every rank."""
-    return pytest.mark.on_ranks.with_args(case)
-
-
-def name_of(case: Case) -> str:
-    return f"{case.__module__}:{case.__name__}"
-
-
-def start_ranks(
+def found_by(
     command: Sequence[str],
-    cases: Sequence[str],
+    cases: Sequence[Callable[[Place], dict[str, Any]]],
     folder: Path,
-    say: Callable[[str], None],
     *,
-    ranks: int = RANKS,
+    ranks: int = 2,
     sharers: int | None = None,
-) -> RankEnding:
-    """Ranks of the project's own launcher, told what those of GPUs are told: all share one copy, or so many do.
+) -> Found:
+    """What ranks of the project's own launcher find, told what those of GPUs are told: all share one copy, or so many.
 
-    `command`: the fixture `forks`. Returns how they ended. A signal to this process reaches all, as in a pod.
+    `command`: the fixture `forks`. A signal to this process reaches all ranks, as in a pod.
     """
     told = {"SCOPE_FSDP_SHARERS": str(sharers or ranks), "SCOPE_FSDP_OFFLOAD": "0"}
     environments = [{**told, **rank} for rank in rank_environments(TrainingNode(ranks))]
-    return run_ranks([*command, str(folder), *cases], environments, say, grace=60.0, after_failure=10.0)
+    names, said = [f"{case.__module__}:{case.__name__}" for case in cases], list[str]()
+    ending = run_ranks(
+        [*command, str(folder), *names], environments, said.append, grace=60.0, after_failure=10.0
+    )
+    assert ending.code == 0, "\n".join(said[-40:])
+    return {
+        case.__name__: [
+            json.loads((folder / case.__name__ / f"rank-{rank}.json").read_text()) for rank in range(ranks)
+        ]
+        for case in cases
+    }
+
+
+def sharded_job(
+    place: Place, name: str = "", *, start: Path | None = None, lora: bool = False, **settings: Any
+) -> GrpoJob:
+    """A step's four rollouts are two for each of two ranks, in two passes. `name`: of several in one case."""
+    given = {"micro_tokens": 1, "kl_beta": 0.0, **settings}
+    job = replace(job_of(place.random_policy, place.folder / name, start=start, **given), ranks=place.ranks)
+    return with_model(job, job.options.model.model_copy(update={"lora_rank": 4})) if lora else job
+
+
+def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:
+    """Trains as a stage does; returns the lines of metrics.jsonl."""
+    train_on(job, score)
+    return read_rows(job.folder.metrics)
+
+
+def weights_on_disk(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
 @contextmanager

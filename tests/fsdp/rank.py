@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def _policies(folder: Path, *, leads: bool) -> Path:
     written, part = folder / "policies", folder / "part"
-    if leads:
+    if leads and not written.is_dir():
         write_random_policy(part / "random")
         write_speaking_policy(part / "speaking")
         part.rename(written)

@@ -1,11 +1,9 @@
-"""Two nodes that hold a copy each, shared by the node's GPUs, train what four GPUs and what one process train.
+"""Two nodes that hold a copy each, shared by the node's GPUs, train what one process trains.
 
-One process, four that share one copy, and two times two run the same cases, one launch after the other.
+One process and two times two run the same cases, one launch after the other.
 """
 
-import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,14 @@ from jobs.launch import TrainingNode
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import PeerEnded
 from scope_selfplay.training.rows import RewardedRollout
-from tests.fsdp.place import Case, Place, name_of, offloading, start_ranks
-from tests.fsdp.test_checkpoints import Killed, killed_in
-from tests.fsdp.trainings import loop_of, sharded_job, trained_metrics, weights_on_disk
-from tests.integration.loop.seam import by_member
+from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, trained_metrics, weights_on_disk
+from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
 
 STEPS, GROUPS, CUT = 4, 4, 2
 HYBRID = TrainingNode(2, 2, sharding="hybrid").sharers
 GRADIENTS = "gradients.safetensors"
-Found = list[dict[str, Any]]
-Launches = dict[str, tuple[Path, dict[str, Found]]]
 
 
 def four_groups(place: Place, **settings: Any) -> GrpoJob:
@@ -51,22 +45,14 @@ def all_steps(place: Place) -> dict[str, Any]:
 
 
 def adapter_steps(place: Place) -> dict[str, Any]:
-    job = four_groups(place, learning_rate=1e-2, lora=True)
-    return {"lines": lines_of(job)}
+    return {"lines": lines_of(four_groups(place, learning_rate=1e-2, lora=True))}
 
 
 def first_gradients(place: Place) -> dict[str, Any]:
-    """Written whole, as the optimizer gets them in the first step; how weights are shared; what nodes exchange."""
-    import torch.distributed
+    """Written whole, as the optimizer gets them in the first step; how weights are shared."""
     from safetensors.torch import save_file
-    from torch.distributed.fsdp import FSDPModule
 
-    reduced, sums, all_reduce = list[int](), list[float](), torch.distributed.all_reduce
-
-    def counted(tensor: Any, *arguments: Any, **options: Any) -> Any:
-        reduced.append(tensor.numel())
-        return all_reduce(tensor, *arguments, **options)
-
+    sums = list[float]()
     with place.ranks:
         loop = loop_of(four_groups(place))
         trained = loop.model.trained
@@ -78,18 +64,12 @@ def first_gradients(place: Place) -> dict[str, Any]:
                 save_file(whole, place.folder / GRADIENTS)
 
         loop.optimizer.step = keep
-        torch.distributed.all_reduce = counted
-        try:
-            loop.step(0)
-        finally:
-            torch.distributed.all_reduce = all_reduce
+        loop.step(0)
     return {
         "mesh": list(next(iter(trained.values())).device_mesh.shape),
         "own": sum(weight.to_local().numel() for weight in trained.values()),
         "whole": sum(weight.numel() for weight in trained.values()),
-        "reduced": reduced,
         "sum": sums[0],
-        "units": sum(isinstance(module, FSDPModule) for module in loop.model.model.modules()),
     }
 
 
@@ -101,14 +81,14 @@ def cut_short(place: Place) -> dict[str, Any]:
 
 
 def gone_on(place: Place) -> dict[str, Any]:
-    """From what `cut_short` left, here or in another launch; only the last two steps are asked for."""
-    begun: list[int] = []
+    """From what `cut_short` of the other launch left; only the last two steps are asked for."""
+    begun: set[int] = set()
 
     def noted(record: str, member: int, step: int) -> RewardedRollout:
-        begun.append(step)
+        begun.add(step)
         return by_member(record, member, step)
 
-    return {"lines": lines_of(four_groups(place), noted), "begun": sorted(set(begun))}
+    return {"lines": lines_of(four_groups(place), noted), "begun": sorted(begun)}
 
 
 def kept_on_the_host(place: Place) -> dict[str, Any]:
@@ -116,36 +96,17 @@ def kept_on_the_host(place: Place) -> dict[str, Any]:
         return all_steps(place)
 
 
-CASES = (all_steps, adapter_steps, first_gradients)
-
-
 @pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory, forks: list[str]) -> Launches:
-    """What one process, two nodes with a copy each and four that share one have found, and where it lies."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "hybrid", "full")}
-
-    def launched(name: str, cases: Sequence[Case], ranks: int, sharers: int) -> dict[str, Found]:
-        folder, said = folders[name], list[str]()
-        told = list(map(name_of, cases))
-        ending = start_ranks(forks, told, folder, said.append, ranks=ranks, sharers=sharers)
-        assert ending.code == 0, "\n".join(said[-40:])
-        return {
-            case.__name__: [
-                json.loads((folder / case.__name__ / f"rank-{rank}.json").read_text())
-                for rank in range(ranks)
-            ]
-            for case in cases
-        }
-
-    def begun_by(other: str, name: str) -> None:
-        shutil.copytree(folders[other] / "cut_short", folders[name] / "gone_on")
-
-    one = launched("one", [*CASES, cut_short], 1, 1)
-    begun_by("one", "hybrid")
-    hybrid = launched("hybrid", [*CASES, cut_short, gone_on, kept_on_the_host], 4, HYBRID)
-    begun_by("hybrid", "full")
-    full = launched("full", [*CASES, gone_on], 4, 4)
-    return {name: (folders[name], found) for name, found in zip(folders, (one, hybrid, full), strict=True)}
+def launches(tmp_path_factory: pytest.TempPathFactory, forks: list[str]) -> dict[str, tuple[Path, Found]]:
+    """What one process and two nodes with a copy each have found, and where it lies."""
+    one, hybrid = (tmp_path_factory.mktemp(name) for name in ("one", "hybrid"))
+    cases = (all_steps, adapter_steps, first_gradients, cut_short)
+    alone = found_by(forks, cases, one, ranks=1)
+    shutil.copytree(one / "cut_short", hybrid / "gone_on")
+    shared = found_by(forks, [*cases, gone_on, kept_on_the_host], hybrid, ranks=4, sharers=HYBRID)
+    shutil.copytree(hybrid / "cut_short", one / "gone_on")
+    alone |= found_by(forks, [gone_on], one, ranks=1)
+    return {"one": (one, alone), "hybrid": (hybrid, shared)}
 
 
 def furthest(one: dict[str, Any], two: dict[str, Any]) -> float:
@@ -153,68 +114,46 @@ def furthest(one: dict[str, Any], two: dict[str, Any]) -> float:
     return max(float((one[name] - two[name]).abs().max()) for name in one)
 
 
-def found_by(launches: Launches, name: str, case: Case) -> Found:
-    return launches[name][1][case.__name__]
+Launches = dict[str, tuple[Path, Found]]
 
 
-def weights_of(launches: Launches, name: str, case: Case) -> dict[str, Any]:
-    return weights_on_disk(launches[name][0] / case.__name__ / "checkpoint")
+def weights_of(launches: Launches, name: str, case: str) -> dict[str, Any]:
+    return weights_on_disk(launches[name][0] / case / "checkpoint")
 
 
-@pytest.mark.parametrize(("name", "mesh"), [("one", [1]), ("hybrid", [2, 2]), ("full", [4])])
-def test_a_gpu_holds_a_share_among_those_that_share_a_copy(
-    launches: Launches, name: str, mesh: list[int]
-) -> None:
-    ranks = found_by(launches, name, first_gradients)
-    assert [rank["mesh"] for rank in ranks] == [mesh] * len(ranks)
-    assert all(rank["own"] == pytest.approx(rank["whole"] / mesh[-1], rel=0.01) for rank in ranks)
+@pytest.mark.parametrize(("name", "mesh"), [("one", [1]), ("hybrid", [2, 2])])
+def test_a_gpu_holds_a_share_of_its_nodes_copy(launches: Launches, name: str, mesh: list[int]) -> None:
+    for rank in launches[name][1]["first_gradients"]:
+        assert rank["mesh"] == mesh
+        assert rank["own"] == pytest.approx(rank["whole"] / mesh[-1], rel=0.01)
 
 
-def test_nodes_exchange_a_share_of_the_gradients_once_in_an_update_of_two_passes(launches: Launches) -> None:
-    for name in ("one", "hybrid", "full"):
-        ranks = found_by(launches, name, first_gradients)
-        # Shares are filled up to equal sizes before they travel.
-        share = max(rank["own"] for rank in ranks) if name == "hybrid" else 0
-        for rank in ranks:
-            assert sum(rank["reduced"]) == share
-
-
-@pytest.mark.parametrize("other", ["one", "full"])
-def test_gradients_are_those_of_one_process_and_of_full_sharding(launches: Launches, other: str) -> None:
+def test_gradients_weights_and_metrics_are_those_of_one_process(launches: Launches) -> None:
     from safetensors.torch import load_file
 
-    ours, theirs = (
-        load_file(launches[name][0] / first_gradients.__name__ / GRADIENTS) for name in ("hybrid", other)
-    )
-    assert max(float(gradient.abs().max()) for gradient in theirs.values()) > 0.1
-    assert furthest(ours, theirs) < 1e-7
-    assert len({rank["sum"] for rank in found_by(launches, "hybrid", first_gradients)}) == 1
+    (one, alone), (hybrid, shared) = launches.values()
+    ours, theirs = (load_file(folder / "first_gradients" / GRADIENTS) for folder in (hybrid, one))
+    assert furthest(ours, theirs) < 1e-7 < 0.1 < max(float(each.abs().max()) for each in theirs.values())
+    assert len({rank["sum"] for rank in shared["first_gradients"]}) == 1
+    start = weights_on_disk(one / "policies" / "random")
+    for case in ("all_steps", "adapter_steps"):
+        ours, theirs = (weights_of(launches, name, case) for name in ("hybrid", "one"))
+        assert furthest(ours, theirs) < 1e-7 < 1e-3 < furthest(ours, start)
+        for rank in shared[case]:
+            for line, wanted in zip(rank["lines"], alone[case][0]["lines"], strict=True):
+                assert line == pytest.approx(wanted, rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("case", [all_steps, adapter_steps])
-@pytest.mark.parametrize("other", ["one", "full"])
-def test_weights_and_metrics_are_those_of_one_process_and_of_full_sharding(
-    launches: Launches, other: str, case: Case
-) -> None:
-    ours, theirs = (weights_of(launches, name, case) for name in ("hybrid", other))
-    start = weights_on_disk(launches["one"][0] / "policies" / "random")
-    assert furthest(ours, theirs) < 1e-7 < 1e-3 < furthest(ours, start)
-    for rank in found_by(launches, "hybrid", case):
-        for line, expected in zip(rank["lines"], found_by(launches, other, case)[0]["lines"], strict=True):
-            assert line == pytest.approx(expected, rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ["hybrid", "full"])
+@pytest.mark.parametrize("name", ["hybrid", "one"])
 def test_a_training_goes_on_from_the_checkpoint_of_another_sharding(launches: Launches, name: str) -> None:
-    """Two nodes from that of one process, and four GPUs that share one copy from that of the two nodes."""
-    assert all(rank["begun"] == [CUT, CUT + 1] for rank in found_by(launches, name, gone_on))
-    whole = weights_of(launches, "one", all_steps)
-    assert furthest(weights_of(launches, name, gone_on), whole) < 1e-7
+    assert all(rank["begun"] == [CUT, CUT + 1] for rank in launches[name][1]["gone_on"])
+    whole = weights_of(launches, "one", "all_steps")
+    assert furthest(weights_of(launches, name, "gone_on"), whole) < 1e-7
 
 
 def test_a_copy_in_host_memory_learns_the_same(launches: Launches) -> None:
     """The settings of nodes with two GPUs."""
-    assert (
-        furthest(weights_of(launches, "hybrid", kept_on_the_host), weights_of(launches, "one", all_steps))
-        < 1e-7
+    ours, whole = (
+        weights_of(launches, *place) for place in (("hybrid", "kept_on_the_host"), ("one", "all_steps"))
     )
+    assert furthest(ours, whole) < 1e-7

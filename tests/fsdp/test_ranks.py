@@ -1,9 +1,10 @@
 """Whatever ends one rank ends all of them, at once and with one line, and the same command goes on: on real processes.
 
-The plans are those of `make bench-ranks`, which tries 200 more; the events are each rank's turn to fail in each phase.
+Plans are drawn, 200 of them by `make bench-ranks`; the events are each rank's turn to fail in each phase.
 All are tried side by side, since ranks mostly wait.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -51,7 +52,7 @@ def name_of(plan: Plan) -> str:
 
 
 EVENTS = {name_of(plan): plan for plan in events()}
-PLANS = {f"plan {seed}": drawn(seed) for seed in range(12)}
+PLANS = {f"plan {seed}": drawn(seed) for seed in range(int(os.environ.get("SCOPE_RANK_PLANS", 8)))}
 
 
 @pytest.fixture(scope="module")

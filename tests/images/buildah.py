@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from tests.commands import ran
-from tests.ports import handled
+from tests.loopback import handled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = REPOSITORY / "build" / "images"

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.__main__ import jobs
-from tests.images.buildah import REPOSITORY, Buildah
-from tests.ports import free_port
+from tests.images.buildah import Buildah
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 Inside = Callable[..., str]
 
-JOBS = sorted(jobs.commands)
-HELP = f"""
-from click.testing import CliRunner
-from jobs.__main__ import jobs
-for name in {JOBS}:
-    shown = CliRunner().invoke(jobs, [name, "--help"])
-    print(name, shown.exit_code, "--help" in shown.output)
-"""
 MODULES = ("torch", "transformers", "faiss", "onnxruntime", "kubernetes", "starlette")
 PRESENT = f"""
 from importlib.util import find_spec
@@ -82,22 +73,6 @@ def test_the_slim_images_hold_what_they_need_and_no_torch(
     assert held[retriever] == {"faiss", "onnxruntime", "starlette"}
     assert held[slim_worker] == set(MODULES) - {"torch"}
     assert held[training_worker] == set(MODULES)
-
-
-def test_every_job_answers_in_the_worker_images(
-    slim_worker: str, training_worker: str, inside: Inside
-) -> None:
-    for image in (slim_worker, training_worker):
-        told = inside(image, "python", "-c", HELP).splitlines()
-        assert told == [f"{name} 0 True" for name in JOBS]
-
-
-def test_the_worker_image_renders_the_run_that_lies_here(slim_worker: str, inside: Inside) -> None:
-    """The package in it carries the base, the components and the prompt packs."""
-    tiny = REPOSITORY / "k8s" / "runs" / "tiny"
-    show = "scope k8s render /given/run.yaml --to /tmp && cat /tmp/k8s/runs/tiny/kustomization.yaml"
-    told = inside(slim_worker, "sh", "-c", show, mounts={tiny / "setup": "/given:ro"})
-    assert (tiny / "kustomization.yaml").read_text() in told
 
 
 def test_an_index_made_in_the_worker_is_served_by_the_retriever(

@@ -8,7 +8,6 @@ import pytest
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
 from scope_selfplay.inference.checkpoints import policy_path
-from scope_selfplay.report.export import FORMATS
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.exported_run import write_exports, write_finished_run
 
@@ -29,7 +28,9 @@ def load(path: Path, tmp_path: Path, *name: str) -> Any:
     return datasets.load_dataset(str(path), *name, cache_dir=str(tmp_path / "cache"))
 
 
-def test_a_run_and_a_stage_load_as_datasets(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_run_a_stage_and_every_export_load_as_datasets(
+    folder: RunFolder, exported: dict[str, Path], tmp_path: Path
+) -> None:
     whole = load(folder.path, tmp_path)
     assert {split: rows.num_rows for split, rows in whole.items()} == {"train": 60, "held_out": 30}
     assert whole["train"][3]["rubric"]["criteria"][0]["priority"] == "critical"
@@ -37,12 +38,9 @@ def test_a_run_and_a_stage_load_as_datasets(folder: RunFolder, tmp_path: Path) -
     assert comparisons.num_rows == 20 and comparisons[0]["outcome"] is None
     rollouts = load(folder.stage(1, Stage.TASKS).path, tmp_path, "rollouts")["train"]
     assert rollouts[0]["turns"][0]["passages"][0]["title"] == "The treaty"
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_export_loads_as_a_dataset(exported: dict[str, Path], tmp_path: Path, form: str) -> None:
-    found = load(exported[form], tmp_path)
-    assert {split: rows.num_rows for split, rows in found.items()} == {"train": 24, "test": 12}
+    for form, path in exported.items():
+        found = {split: rows.num_rows for split, rows in load(path, tmp_path).items()}
+        assert found == {"train": 24, "test": 12}, form
 
 
 def test_trl_renders_the_prompt_and_hands_the_columns_to_a_reward_function(
@@ -59,16 +57,9 @@ def test_trl_renders_the_prompt_and_hands_the_columns_to_a_reward_function(
     assert rows[0]["prompt"][0]["content"] in rendered and rendered.rstrip().endswith("assistant")
     # As GRPOTrainer calls one: every column but the prompt is a keyword, one value a row.
     columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
+    assert {"rubric", "task_id", "task_type", "reference", "mean_score", "iteration"} <= set(columns)
+    assert rows[0]["rubric"][0]["text"] == "Identifies the builder."
     answers = ["<think>so</think>Ada identifies the builder.", "none", "none", "none"]
     completions = [[{"role": "assistant", "content": answer}] for answer in answers]
-
-    def share_met(completions: list[Any], rubric: list[Any], **others: Any) -> list[float]:
-        assert {"task_id", "task_type", "reference", "mean_score", "iteration", "prompts"} <= set(others)
-        return [
-            sum(each["text"].lower().rstrip(".") in answer[0]["content"] for each in criteria) / len(criteria)
-            for answer, criteria in zip(completions, rubric, strict=True)
-        ]
-
     prompts = [row["prompt"] for row in rows]
     assert think_format_reward(prompts=prompts, completions=completions, **columns) == [1.0, 0.0, 0.0, 0.0]
-    assert share_met(prompts=prompts, completions=completions, **columns) == [0.5, 0.0, 0.0, 0.0]

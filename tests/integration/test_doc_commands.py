@@ -4,6 +4,8 @@ A run is shrunken (`SMALL`); what needs something that is not here is in `ELSEWH
 with the reason. Servers run until the end of their page.
 """
 
+import json
+import os
 import re
 import shlex
 import shutil
@@ -20,30 +22,32 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand, environment
+from scope_selfplay.config.load import load_config
+from tests.commands import ran
+from tests.doc_commands import ALL, REPOSITORY, DocCommand, environment
 from tests.exported_run import write_finished_run
-from tests.ports import free_port
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 for library in ("trl", "bm25s", "starlette", "math_verify"):
     pytest.importorskip(library, reason="needs the local extra")
 
-OWN_PAGE = "docs/your-own-domain.md"
+LIST = "docs/look-up/commands.md"
+OWN_PAGE = "docs/start/own-domain.md"
 ELSEWHERE = {
     "kubectl ": "a cluster: make test-cluster and make test-pods",
-    "docker build ": "images: make test-images builds them",
     "vllm serve ": "vLLM: make test-vllm",
     "pip install ": "a package index",
-    "scope k8s doctor": "a cluster: tests/unit/k8s/test_doctor.py",
+    "scope k8s doctor": "a cluster: tests/unit/k8s/test_check_cluster.py",
     "scope k8s check --cluster ": "a cluster: tests/unit/k8s/test_check_cluster.py",
-    "scope k8s status ": "a cluster: tests/unit/k8s/test_kubectl.py",
+    "scope k8s status ": "a cluster: tests/unit/k8s/test_check_cluster.py",
     "scope k8s fetch ": "a cluster: tests/unit/k8s/test_fetch.py, tests/cluster/test_pods.py",
     "python -m jobs ": "a run on a volume and its servers: tests/integration/jobs",
     "scope index fetch ": "the network: tests/unit/downloads",
     "scope index build wikipedia-2018.jsonl ": "the dump of Wikipedia, an encoder and a GPU",
-    "scope index build wiki-18.jsonl ": "published vectors: tests/unit/retrieval/test_published_vectors.py",
-    "scope index build corpus.jsonl index/ --profile flat --encoder minilm": "its encoder",
+    "scope index build wiki-18.jsonl ": "published vectors: tests/unit/retrieval/test_dense.py",
+    "scope index build corpus.jsonl flat/ --profile flat --encoder minilm": "its encoder",
     "python prove.py ": "a bundle for another machine",
     "python -m benchmarks.": "minutes: tests/integration/benchmarks",
     "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
@@ -51,22 +55,29 @@ ELSEWHERE = {
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
     "scope judge audit ": "a run that has paid its judge: tests/unit/judge_audit/test_audit.py",
     "scope fork ": "a run of two trained iterations",
-    "scope models smollm2": "a package index: tests/vllm/test_real_model.py",
-    "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
-    "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
+    "scope models smollm2": "a package index: tests/vllm/test_real_loop.py",
+    "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
+    "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
+    "scope run --config k8s/runs/one-gpu/run.yaml ": "a GPU",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""
-SMALL = ("iterations=1", "stop_after=0", "compare.tasks=2")
+SMALL = ("iterations=1", "stop_after=0", "compare.tasks=2", "model.processes=1")
 """A run that checks all its settings and makes two held-out tasks."""
 FIRST = {
-    "docs/judge.md": ["scope serve-judge --rehearsal --port 8000"],
-    "docs/serving.md": ["scope run --name demo", "scope index build runs/demo/corpus.jsonl index/"],
+    "docs/how/judge.md": ["scope serve-judge --rehearsal --port 8000"],
+    "docs/operate/serving.md": ["scope run --name demo"],
 }
 """What a page takes for granted."""
-FINISHED = ("docs/corpus.md", "docs/tools.md", "docs/viewer.md")
+FINISHED = (
+    "docs/how/documents.md",
+    "docs/how/evaluation.md",
+    "docs/operate/viewer.md",
+    "docs/start/laptop.md",
+)
 """Pages about a finished run."""
-PROMPT_PACKS = ("docs/judge.md", "docs/kubernetes.md")
+CHECKOUT = ("docs/operate/kubernetes.md", "docs/start/cluster.md")
+PROMPT_PACKS = ("docs/how/judge.md", *CHECKOUT)
 PLACEHOLDERS = {"RUN": "runs/demo", "FORMAT": "trl", "FOLDER": "exported", "MODEL": "embedded"}
 SERVERS = ("scope serve-", "scope view ")
 _PORT = re.compile(r"\b(8000|8001|8002|8080)\b")
@@ -76,26 +87,30 @@ def reason_elsewhere(command: DocCommand) -> str | None:
     return next((why for start, why in ELSEWHERE.items() if command.text.startswith(start)), None)
 
 
-@pytest.mark.parametrize("start", ELSEWHERE)
-def test_what_runs_elsewhere_is_still_in_the_documentation(start: str) -> None:
-    assert [each for each in ALL if each.text.startswith(start)], "remove this line of ELSEWHERE"
+def test_what_runs_elsewhere_is_still_in_the_documentation() -> None:
+    gone = [start for start in ELSEWHERE if not any(each.text.startswith(start) for each in ALL)]
+    assert gone == [], "remove these lines of ELSEWHERE"
 
 
-@pytest.mark.parametrize("name", [form for each in ALL if each.page == "README.md" for form in each.forms])
-def test_a_command_of_the_readme_is_there(name: str) -> None:
-    words = name.split()
-    if words[0] == "make":
-        subprocess.run([*words, "-n"], cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
-        return
-    done = CliRunner().invoke(cli, [*words[1:], "--help"], catch_exceptions=False)
-    assert done.exit_code == 0 and f"Usage: cli {' '.join(words[1:])}" in done.output
+def test_a_command_that_is_named_is_there() -> None:
+    listed = {form for each in ALL if each.page in ("README.md", LIST) for form in each.forms}
+    targets = [word for form in sorted(listed) if form.startswith("make ") for word in form.split()[1:]]
+    make(targets)
+    for form in sorted(each for each in listed if each.startswith("scope ")):
+        words = form.split()[1:]
+        done = CliRunner().invoke(cli, [*words, "--help"], catch_exceptions=False)
+        assert done.exit_code == 0 and f"Usage: cli {' '.join(words)}" in done.output, form
 
 
-def test_the_readme_names_every_command_and_every_page() -> None:
-    named = {form for each in ALL if each.page == "README.md" for form in each.forms}
+def make(targets: Sequence[str]) -> None:
+    """Whether these targets are there; nothing is made."""
+    done = ran(["make", "-n", *targets], cwd=REPOSITORY, timeout=60)
+    assert done.returncode == 0, f"make {shlex.join(targets)}: {done.stderr}"
+
+
+def test_every_command_is_named() -> None:
+    named = {form for each in ALL if each.page == LIST for form in each.forms}
     assert sorted({f"scope {each}" for each in command_names(cli)} - named) == []
-    text = (REPOSITORY / "README.md").read_text()
-    assert [page.name for page in PAGES if f"(docs/{page.name})" not in text][1:] == []
 
 
 def command_names(group: click.Command, before: str = "") -> Iterator[str]:
@@ -105,7 +120,7 @@ def command_names(group: click.Command, before: str = "") -> Iterator[str]:
         yield from inner or [f"{before}{name}"]
 
 
-RUN_PAGES = sorted({each.page for each in ALL} - {"README.md", OWN_PAGE})
+RUN_PAGES = sorted({each.page for each in ALL} - {"README.md", LIST, OWN_PAGE})
 
 
 @pytest.mark.parametrize("page", RUN_PAGES)
@@ -128,13 +143,12 @@ def lay_out(page: str, folder: Path) -> None:
         write_finished_run(folder / "runs" / "demo")
     if page in PROMPT_PACKS:
         (folder / "prompts").symlink_to(REPOSITORY / "prompts")
-    if page == "docs/kubernetes.md":
+    if page in CHECKOUT:
         shutil.copytree(REPOSITORY / "k8s", folder / "k8s")
     for name in ("task", "answer", "a", "b"):
         (folder / f"{name}.txt").write_text(f"The dam of 1936, {name}.\n")
     shutil.copy(REPOSITORY / "scope_selfplay/embedded/run.yaml", folder / "my.yaml")
-    tiny = (REPOSITORY / "k8s/runs/tiny/run.yaml").read_text()
-    (folder / "my-run.yaml").write_text(re.sub(r"\btiny\b(?!:)", "my-run", tiny))
+    (folder / "my-run.yaml").write_text(BLOCK.findall((REPOSITORY / CHECKOUT[1]).read_text())[0][1])
     rows = [
         f'{{"id": "{n}", "title": "Dam {n}", "text": "Dam {n} was built in {1900 + n}."}}\n' for n in range(9)
     ]
@@ -168,14 +182,12 @@ def run_to_its_end(words: Sequence[str]) -> None:
         assert done.exit_code == 0, f"{shlex.join(words)}: {done.output[-1000:]}"
         return
     if program == "make":
-        subprocess.run([*words, "-n"], cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
+        make(arguments)
         return
     if shutil.which(program) is None and program != "python":
         pytest.skip(f"{program} is not installed")
     command = [sys.executable, *arguments] if program == "python" else [*words, "--fail"]
-    ended = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
+    ended = ran(command, env=environment(), timeout=300)
     assert ended.returncode == 0, f"{shlex.join(words)}: {ended.stderr[-1000:]}"
 
 
@@ -201,3 +213,52 @@ def serving(words: Sequence[str]) -> Iterator[None]:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def script(page: str) -> str:
+    """A page as one script: files are written, commands run, servers waited for and ended."""
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
+    for kind, text in BLOCK.findall(page):
+        if kind == "yaml":
+            name = text.partition("\n")[0].removeprefix("# ")
+            lines.append(f"cat > {name} <<'END_OF_FILE'\n{text}END_OF_FILE")
+            continue
+        for command in text.strip().split("\n"):
+            lines += [f"echo '+' {command.split()[1]} >&2", command]
+            port = re.search(r"--port (\d+) &$", command)
+            if port:
+                reached = f"(echo > /dev/tcp/127.0.0.1/{port[1]}) 2>/dev/null"
+                lines.append(f"for i in $(seq 150); do {reached} && break; sleep 0.2; done")
+    return "\n".join(lines)
+
+
+def test_every_command_of_ones_own_domain_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    """As a new user follows the page, with a shell."""
+    shutil.copytree(REPOSITORY / "tests" / "fixtures" / "support_docs", tmp_path / "pages")
+    binary = tmp_path / "bin" / "scope"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m scope_selfplay.cli "$@"\n')
+    binary.chmod(0o755)
+    page = (REPOSITORY / OWN_PAGE).read_text(encoding="utf-8")
+    kinds = [kind for kind, _ in BLOCK.findall(page)]
+    assert kinds.count("sh") >= 6 and kinds.count("yaml") == 3
+    for port in ("8000", "8001"):
+        page = page.replace(port, str(free_port()))
+    env = {**environment(), "PATH": f"{binary.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = ran(["bash", "-c", script(page)], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "pack(s) without mistakes: helpdesk" in done.stderr
+    assert "own, over support" in done.stdout and "own, instead of that of support" in done.stdout
+    assert load_config(tmp_path / "real.yaml").model.dialect == "qwen3"
+    run = tmp_path / "runs" / "rehearsal"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["iterations"][0]["accepted"] >= 1
+    assert list(summary["held_out"]) == ["S_0", "S_1"]
+    records = (run / "iteration-01" / "tasks" / "candidates.jsonl").read_text().splitlines()
+    types = {task["type"] for record in records if (task := json.loads(record)["task"])}
+    assert types and types <= {"diagnose", "procedure", "configure", "customer_reply", "return_a_device"}
+    assert "pages" not in (run / "corpus.jsonl").read_text()
+    assert "Brevik Gate 4 (4.2, 4.3, 4.4): Error codes" in (run / "corpus.jsonl").read_text()

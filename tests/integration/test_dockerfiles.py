@@ -3,23 +3,19 @@ carries everything that an installation without a checkout needs."""
 
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.commands import ran
+
 REPOSITORY = Path(__file__).parents[2]
-DOCKERFILES = [*sorted(REPOSITORY.glob("k8s/images/*.Dockerfile")), REPOSITORY / "retrieval" / "Dockerfile"]
+RETRIEVER = REPOSITORY / "retrieval" / "Dockerfile"
+DOCKERFILES = [*sorted(REPOSITORY.glob("k8s/images/*.Dockerfile")), RETRIEVER]
 pytestmark = pytest.mark.integration
-
-
-def label(file: Path) -> str:
-    return str(file.relative_to(REPOSITORY))
 
 
 def lines_of(file: Path, word: str) -> list[str]:
@@ -39,78 +35,69 @@ def copied(file: Path) -> dict[str, str]:
     return pairs
 
 
-@pytest.fixture(scope="module")
-def wheel_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    """The wheel of what a Dockerfile copies, built once for those that copy the same; a build leaves traces."""
-    pytest.importorskip("setuptools", minversion="77", reason="builds need setuptools 77")
-
-    @cache
-    def built(pairs: frozenset[tuple[str, str]]) -> Path:
-        top = tmp_path_factory.mktemp("build")
-        for source, target in pairs:
-            if (REPOSITORY / source).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-                shutil.copytree(REPOSITORY / source, top / target, ignore=ignored)
-            else:
-                shutil.copy(REPOSITORY / source, top / target)
-        command = [sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('dist')"]
-        done = subprocess.run(command, cwd=top, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
-        (wheel,) = (top / "dist").glob("*.whl")
-        return wheel
-
-    return lambda file: built(frozenset(copied(file).items()))
-
-
-@pytest.mark.parametrize("file", DOCKERFILES, ids=label)
-def test_what_a_dockerfile_copies_is_enough_to_build_the_package(
-    file: Path, wheel_of: Callable[[Path], Path]
-) -> None:
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_an_image_is_built_from_what_is_there_for_a_user_that_kubelet_can_tell_from_root(file: Path) -> None:
+    assert lines_of(file, "FROM") == ["${BASE}"] and "BASE" in lines_of(file, "ARG")
+    assert lines_of(file, "USER") == ["10001:10001"]
+    makefile = (REPOSITORY / "Makefile").read_text()
+    linted = makefile.partition("check-manifests:")[2].partition("hadolint ")[2].partition("\n")[0].split()
+    assert any(file in REPOSITORY.glob(pattern) for pattern in linted), "check-manifests does not lint it"
     kept = re.findall(r"^!(\S+)$", (REPOSITORY / ".dockerignore").read_text(), re.MULTILINE)
     for source in copied(file):
         assert source.split("/")[0] in kept, f"{source} is no part of the context: see .dockerignore"
-    wheel = wheel_of(file)
-    names = zipfile.ZipFile(wheel).namelist()
-    for part in ("retrieval/server.py", "scope_selfplay/cli.py"):
-        assert part in names
-    assert "scope_selfplay/prompt_packs/wikipedia/domain.yaml" in names
     for line in lines_of(file, "RUN"):
         for named in re.findall(r"--constraint ((?!/)\S+)", line):
-            assert (wheel.parents[1] / named).is_file(), f"{named} is not copied"
+            assert named.split("/")[0] in copied(file) and (REPOSITORY / named).is_file(), named
+    # The wheel below is of what the retriever's copies; the others have the jobs, too.
+    more = {} if file == RETRIEVER else {"jobs": "jobs"}
+    assert copied(file) == copied(RETRIEVER) | more
 
 
-@pytest.fixture
-def wheel(wheel_of: Callable[[Path], Path]) -> Path:
-    return wheel_of(DOCKERFILES[0])
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what the retriever's Dockerfile copies; a build leaves traces."""
+    pytest.importorskip("setuptools", minversion="77", reason="builds need setuptools 77")
+    top = tmp_path_factory.mktemp("build")
+    for source, target in copied(RETRIEVER).items():
+        if (REPOSITORY / source).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(REPOSITORY / source, top / target, ignore=ignored)
+        else:
+            shutil.copy(REPOSITORY / source, top / target)
+    command = [sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('dist')"]
+    done = ran(command, cwd=top, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (top / "dist").glob("*.whl")
+    return wheel
 
 
-def test_what_lies_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    package = REPOSITORY / "scope_selfplay"
-    expected = {
-        str(path.relative_to(REPOSITORY))
-        for kind in (
+def test_all_that_lies_in_the_package_and_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
+    kinds = {
+        "scope_selfplay": (
             "embedded/policy/*",
-            "embedded/run.yaml",
-            "rewards/run.yaml",
+            "*/run.yaml",
             "report/templates/*",
             "report/static/*",
             "**/*.py",
-        )
-        for path in package.glob(kind)
-        if path.is_file()
+        ),
+        "retrieval": ("*.py",),
+        "prompts": ("*/*.md", "*/*.yaml"),
+        "k8s": ("components/**/*.yaml", "shared/*.yaml", "images/*"),
     }
-    for source, target, kinds in (
-        ("prompts", "prompt_packs", ("*/*.md", "*/*.yaml")),
-        ("k8s", "kustomize", ("components/**/*.yaml", "shared/*.yaml", "images/*")),
-    ):
-        found = {path for kind in kinds for path in (REPOSITORY / source).glob(kind)}
-        assert found, source
-        expected |= {f"scope_selfplay/{target}/{path.relative_to(REPOSITORY / source)}" for path in found}
-    assert expected - names == set()
-    assert any(name.endswith("embedded/policy/model.safetensors") for name in names)
-    assert any(name.endswith("prompt_packs/wikipedia/domain.yaml") for name in names)
-    assert "scope_selfplay/kustomize/shared/role.yaml" in names
+    targets = {"prompts": "scope_selfplay/prompt_packs", "k8s": "scope_selfplay/kustomize"}
+    expected: set[str] = set()
+    for source, patterns in kinds.items():
+        top = REPOSITORY / source
+        found = {path.relative_to(top) for kind in patterns for path in top.glob(kind) if path.is_file()}
+        expected |= {f"{targets.get(source, source)}/{path}" for path in found}
+    assert {
+        "retrieval/server.py",
+        "scope_selfplay/embedded/policy/model.safetensors",
+        "scope_selfplay/rewards/run.yaml",
+        "scope_selfplay/prompt_packs/wikipedia/domain.yaml",
+        "scope_selfplay/kustomize/shared/role.yaml",
+    } <= expected
+    assert expected - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
 def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -120,20 +107,10 @@ def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_
     shutil.copy(REPOSITORY / "k8s" / "runs" / "tiny" / "setup" / "run.yaml", desk / "my-run.yaml")
     environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     command = [sys.executable, "-m", "scope_selfplay.cli", "k8s", "render", "my-run.yaml"]
-    done = subprocess.run(command, cwd=desk, env=environment, capture_output=True, text=True, timeout=120)
+    done = ran(command, cwd=desk, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     for file in ("k8s/runs/tiny/kustomization.yaml", "k8s/shared/role.yaml", "prompts/embedded/domain.yaml"):
         assert (desk / file).is_file(), file
-
-
-@pytest.mark.parametrize("file", DOCKERFILES, ids=label)
-def test_an_image_has_a_base_by_argument_and_a_user_that_kubelet_can_tell_from_root(file: Path) -> None:
-    assert lines_of(file, "FROM") == ["${BASE}"] and "BASE" in lines_of(file, "ARG")
-    assert lines_of(file, "USER") == ["10001:10001"]
-    makefile = (REPOSITORY / "Makefile").read_text()
-    recipe = makefile.partition("check-manifests:")[2].partition("\n\n")[0]
-    linted = recipe.partition("hadolint ")[2].split()
-    assert any(file in REPOSITORY.glob(pattern) for pattern in linted), "check-manifests does not lint it"
 
 
 def test_only_jobs_that_fetch_are_online() -> None:
@@ -147,9 +124,7 @@ def test_only_jobs_that_fetch_are_online() -> None:
         for job in (body for body in bodies if body.get("kind") == "Job"):
             for container in job["spec"]["template"]["spec"].get("containers", []):
                 offline = {each["name"]: each.get("value") for each in container["env"]}
-                if offline.get("HF_HUB_OFFLINE", "1") != "1":
-                    online.add(job["metadata"]["name"])
-                    assert container["command"][-1] == "fetch-model"
-                else:
-                    assert container["command"][-1] != "fetch-model", manifest
+                is_online = offline.get("HF_HUB_OFFLINE", "1") != "1"
+                assert is_online == (container["command"][-1] == "fetch-model"), manifest
+                online |= {job["metadata"]["name"]} if is_online else set()
     assert online and all("-fetch-" in name for name in online)

@@ -3,7 +3,7 @@
     python -m tests.policy.manifests FOLDER
 
 Every run folder, the prepare Jobs, and all that the controller creates; in a namespace and with images by digest,
-as docs/kubernetes.md has it for production.
+as docs/operate/kubernetes.md has it for production.
 """
 
 import sys

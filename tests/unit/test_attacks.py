@@ -1,4 +1,4 @@
-"""Every attack of the reference, and generated variants of it, against what must hold (docs/security.md).
+"""Every attack of the reference, and generated variants of it, against what must hold (docs/operate/security.md).
 
 `make bench-attacks` tries thousands of variants instead of dozens.
 """
@@ -8,19 +8,24 @@ import os
 import random
 import re
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import aiohttp
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from retrieval.client import bm25_searcher
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.errors import CheckpointError, ConfigError, UserError
 from scope_selfplay.base.text import (
     ControlTags,
     Suspicion,
@@ -32,25 +37,57 @@ from scope_selfplay.base.text import (
     printable,
     suspicions,
 )
-from scope_selfplay.base.values import Criterion, Document, Passage, Rubric, Task, Turn
+from scope_selfplay.base.values import (
+    Candidate,
+    CandidateStatus,
+    Criterion,
+    Document,
+    Passage,
+    Rubric,
+    Task,
+    Turn,
+    content_id,
+    seed_from,
+)
+from scope_selfplay.cli import cli
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus import markdown as conversion
+from scope_selfplay.corpus.markdown import NotConverted, to_markdown
+from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS
+from scope_selfplay.dialects.turns import ToolForm
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
+from scope_selfplay.evaluation.rows import Row
+from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.judge.fences import Fencer, fence_key, read_fences, text_outside
+from scope_selfplay.judge.model import cache_key
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Style
 from scope_selfplay.judge.questions import JudgePrompts
+from scope_selfplay.judge.replies import (
+    parse_correctness,
+    parse_preference,
+    parse_rating,
+    parse_score,
+    parse_two_scores,
+)
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
-from scope_selfplay.net.guard import checked_url, retry_after
+from scope_selfplay.net.guard import GuardedResolver, checked_url, retry_after
 from scope_selfplay.net.json import load_strict
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
+from scope_selfplay.report.health_tasks import duplicate_share
 from scope_selfplay.run.commands import documents
+from scope_selfplay.search.mcp import local_name
 from scope_selfplay.search.searcher import show_passages
-from scope_selfplay.testing.attacks import as_read, blanks, control_tag_in, quotations, variants
+from scope_selfplay.search.tools import ToolBudget, ToolSpec, schema_problem
+from scope_selfplay.store.files import read_records, write_atomic, write_records
+from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.reader import RunReader
+from scope_selfplay.testing.attacks import HIDDEN, as_read, blanks, control_tag_in, quotations, variants
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.judges import (
     CRITERION,
@@ -65,10 +102,10 @@ from tests.judges import (
     rollout,
 )
 from tests.reference_files import read_reference
-from tests.unit.judge.test_hostile import MORE_ANSWERS
-from tests.unit.judge.test_paid_low import Engine
+from tests.unit.judge.test_hostile import MORE_ANSWERS, Engine
 from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
+from tests.unit.store.runs import finish, write_run, write_tasks
 from tests.word_codec import WordCodec
 
 CASES = read_reference("attacks.json")["cases"]
@@ -122,15 +159,14 @@ def test_no_text_leaves_its_fence_in_any_prompt_of_a_judge(pack: Pack, number: i
     seeds = [case["text"] for case in CASES if case["kind"] in ("text", "screen", "policy", "result")]
     frame, rng = prompts.render(questions_with("harmless")[number]).prompt, random.Random(number)
     drawn = [next(iter(variants(rng.choice(seeds), rng, 1))) for _ in range(VARIANTS)]
-    forms = [type(each) for each in questions()]
-    # Long ones take seconds: whole in one question of each form.
-    longest = None if forms.index(forms[number]) == number else 500
-    for attack in [*(each[:longest] for each in MORE_ANSWERS.values()), *drawn]:
+    for attack in [*MORE_ANSWERS.values(), *drawn]:
         prompt = prompts.render(questions_with(attack)[number]).prompt
         assert names_of(prompt) == names_of(frame), attack
         assert text_outside(prompt).count("\n") == text_outside(frame).count("\n"), attack
         theirs = [OUR_CUT.sub("", each.text) for each in all_fences(read_fences(prompt))]
-        assert not any(control_tag_in(as_read(each)) for each in theirs), attack
+        # Both ends: to fold a long run of marks takes quadratic time.
+        ends = [part for each in theirs for part in (each[:4_000], each[-4_000:])]
+        assert not any(control_tag_in(as_read(part)) for part in ends), attack
         prompt.encode()
 
 
@@ -181,52 +217,9 @@ async def test_a_text_that_does_not_fit_is_judged_by_what_does(ask: Ask, case: d
     assert [fence.name for fence in read_fences(judge.prompts[-1])] == ["task", "answer", "criterion"]
 
 
-@asynccontextmanager
-async def engine(answer: Callable[[Request], Awaitable[Response]]) -> AsyncIterator[str]:
-    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
-    async with serving(app) as url:
-        yield url
-
-
-@of_kind("missing")
-async def test_a_missing_answer_loses_without_a_call(judge_over: JudgeOver, case: dict[str, Any]) -> None:
-    fake = FakeServer(always("<first>5</first><second>6</second>"))
-    async with judge_over(fake) as judge:
-        for missing in (None, "", "\u3164", "Solution:"):
-            one, other = rollout(1, "It was built against floods."), rollout(2, missing)
-            for first, second in ((one, other), (other, one)):
-                pair = Pairing(TASK.id, "S_1", first, "S_0", second)
-                found = await compare_pair(judge, pair, TASK, None, Style.SCORES)
-                assert found.outcome is not None
-                assert (found.outcome.first > found.outcome.second) is (first is one)
-            for style in Style:
-                direct = await judge.ask(PairQuestion(TASK, one, other, style=style))
-                assert direct.value is not None and direct.value.first > direct.value.second
-    assert fake.requests == []
-
-
 @of_kind("retry_after")
 def test_a_pause_that_is_no_time_is_none_or_the_longest(case: dict[str, Any]) -> None:
     assert 0 <= retry_after(case["header"]) <= 300
-
-
-@of_kind("number")
-async def test_a_number_of_400_digits_is_a_typed_fault(case: dict[str, Any]) -> None:
-    value = {case["field"]: int(case["value"])}
-    with pytest.raises(ValueError, match="too large"):
-        load_strict(json.dumps(value))
-    if case["field"] == "score":
-        return
-    odds = {"token": "1", "logprob": value.get("logprob", -1)}
-    choice = {"message": {"content": "1"}, "logprobs": {"content": [{"top_logprobs": [odds]}]}}
-    usage = {name: value.get(name, 1) for name in ("prompt_tokens", "completion_tokens")}
-
-    async def answer(request: Request) -> Response:
-        return JSONResponse({"choices": [choice], "usage": usage})
-
-    async with engine(answer) as url, ChatClient(url, model=FAKE_MODEL) as client:
-        with pytest.raises(ChatFault):
-            await client.complete(ChatRequest("Is it?", 1, choices=("1", "0")))
 
 
 @of_kind("screen")
@@ -275,32 +268,8 @@ def test_no_passage_forges_another_result_or_a_tag(case: dict[str, Any]) -> None
         assert len(seen.partition(":")[0]) < 2_000
 
 
-@of_kind("address")
-def test_a_link_local_address_is_refused_however_it_is_written(case: dict[str, Any]) -> None:
-    host = case["host"]
-    url = f"http://[{host}]:8000/v1" if ":" in host else f"http://{host}:8000/v1"
-    with pytest.raises(ConfigError, match="link-local"):
-        checked_url(url)
-
-
-def test_ordinary_addresses_are_called() -> None:
-    for host in ("127.0.0.1", "10.0.0.7", "::1", "2001:db8::7", "fd12::1", "::ffff:10.0.0.7"):
-        url = f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000"
-        assert checked_url(url) == url
-
-
-async def test_an_endpoints_words_cannot_forge_a_line_of_ours() -> None:
-    async def answer(request: Request) -> Response:
-        return Response("no\nscope: all is well\x1b[2J\u2028scope: done", 400)
-
-    async with engine(answer) as url, ChatClient(url, model=FAKE_MODEL) as client:
-        with pytest.raises(ChatFault) as raised:
-            await client.complete(ChatRequest("Is it?", 1))
-    assert len(str(raised.value).splitlines()) == 1 and "\x1b" not in str(raised.value)
-
-
 def test_the_security_page_has_every_class_with_code_that_exists() -> None:
-    page = (REPOSITORY / "docs" / "security.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "operate" / "security.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE))
     assert {str(case["class"]) for case in CASES} <= set(rows)
     for path in re.findall(r"`([\w/]+\.(?:py|json))`", page):
@@ -334,3 +303,293 @@ def test_ordinary_text_comes_back_as_it_was() -> None:
 def test_a_text_that_tries_is_suspect_and_others_are_not(text: str, expected: set[str]) -> None:
     assert {each.value for each in suspicions(text)} == expected
     assert all(Suspicion(each).meaning for each in expected)
+
+
+@of_kind("verdict")
+def test_a_verdict_is_in_the_digits_that_were_asked_for(case: dict[str, Any]) -> None:
+    for form in case["forms"]:
+        assert parse_score(f"<score>{form}</score>") is None
+        assert parse_correctness(f"\\boxed{{{form}}}") is None
+        assert form == "1e0" or parse_rating(f'{{"score": {form}}}') is None
+        assert form == "01" or parse_two_scores(f"<first>{form}</first><second>0</second>") is None
+
+
+@of_kind("letter")
+def test_a_preference_is_in_the_letters_that_were_asked_for(case: dict[str, Any]) -> None:
+    assert [parse_preference(f"\\boxed{{{form}}}") for form in case["forms"]] == [None] * len(case["forms"])
+
+
+@of_kind("missing")
+async def test_a_missing_answer_loses_without_a_call(judge_over: JudgeOver, case: dict[str, Any]) -> None:
+    fake = FakeServer(always("<first>5</first><second>6</second>"))
+    async with judge_over(fake) as judge:
+        for missing in (None, "", "\u3164", "Solution:"):
+            one, other = rollout(1, "It was built against floods."), rollout(2, missing)
+            for first, second in ((one, other), (other, one)):
+                pair = Pairing(TASK.id, "S_1", first, "S_0", second)
+                found = await compare_pair(judge, pair, TASK, None, Style.SCORES)
+                assert found.outcome is not None
+                assert (found.outcome.first > found.outcome.second) is (first is one)
+            for style in Style:
+                direct = await judge.ask(PairQuestion(TASK, one, other, style=style))
+                assert direct.value is not None and direct.value.first > direct.value.second
+    assert fake.requests == []
+
+
+@asynccontextmanager
+async def client_of(response: Response) -> AsyncIterator[ChatClient]:
+    async def answer(request: Request) -> Response:
+        return response
+
+    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+    async with serving(app) as url, ChatClient(url, model=FAKE_MODEL) as client:
+        yield client
+
+
+@of_kind("number")
+async def test_a_number_of_400_digits_is_a_typed_fault(case: dict[str, Any]) -> None:
+    value = {case["field"]: int(case["value"])}
+    with pytest.raises(ValueError, match="too large"):
+        load_strict(json.dumps(value))
+    if case["field"] == "score":
+        return
+    odds = {"token": "1", "logprob": value.get("logprob", -1)}
+    choice = {"message": {"content": "1"}, "logprobs": {"content": [{"top_logprobs": [odds]}]}}
+    usage = {name: value.get(name, 1) for name in ("prompt_tokens", "completion_tokens")}
+    async with client_of(JSONResponse({"choices": [choice], "usage": usage})) as client:
+        with pytest.raises(ChatFault):
+            await client.complete(ChatRequest("Is it?", 1, choices=("1", "0")))
+
+
+async def test_an_endpoints_words_cannot_forge_a_line_of_ours() -> None:
+    async with client_of(Response("no\nscope: all is well\x1b[2J\u2028scope: done", 400)) as client:
+        with pytest.raises(ChatFault) as raised:
+            await client.complete(ChatRequest("Is it?", 1))
+    assert len(str(raised.value).splitlines()) == 1 and "\x1b" not in str(raised.value)
+
+
+@of_kind("address")
+def test_a_link_local_address_is_refused_however_it_is_written(case: dict[str, Any]) -> None:
+    host = case["host"]
+    with pytest.raises(ConfigError, match="link-local"):
+        checked_url(f"http://[{host}]:8000/v1" if ":" in host else f"http://{host}:8000/v1")
+
+
+def test_ordinary_addresses_are_called() -> None:
+    for host in ("127.0.0.1", "10.0.0.7", "[::1]", "[2001:db8::7]", "[fd12::1]", "[::ffff:10.0.0.7]"):
+        assert checked_url(f"http://{host}:8000") == f"http://{host}:8000"
+
+
+@of_kind("userinfo")
+def test_a_password_in_a_url_is_refused_and_not_repeated(case: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        checked_url(case["url"])
+    assert "pw7" not in str(refused.value)
+
+
+@of_kind("schema")
+def test_no_schema_of_a_tool_raises_or_takes_for_ever(case: dict[str, Any]) -> None:
+    assert schema_problem(case["schema"]) is None
+    tool = ToolSpec(name="t", description="", schema=case["schema"], budget=ToolBudget(1, 1))
+    assert tool.form.name == "t"
+    name = "a" * 40 + "!"
+    for value in (1, None, 10**400, name, [[row] for row in range(3000)], {name: 1}, 1e308, [[]] * 3000):
+        problem = tool.problem({"x": value, name: 1})
+        assert problem is None or len(problem) <= 220
+
+
+def test_a_schema_without_end_is_none() -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(3_000):
+        schema = {"type": "object", "allOf": [schema]}
+    assert schema_problem(schema) == "nested too deeply"
+
+
+@of_kind("weights")
+def test_a_header_of_weights_that_is_none_is_a_damaged_file(case: dict[str, Any], tmp_path: Path) -> None:
+    header = case["header"].encode()
+    for length in (len(header), 1 << 62):
+        (tmp_path / "model.safetensors").write_bytes(length.to_bytes(8, "little") + header)
+        with pytest.raises(CheckpointError, match="not a safetensors file"):
+            stored_dtype(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["docx", "epub"])
+def test_a_file_that_unpacks_to_more_than_it_should_is_not_opened(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "MOST_UNPACKED", 1 << 20)
+    file = tmp_path / f"bomb.{suffix}"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for part in range(3):
+            archive.writestr(f"{part}.xml", bytes(600_000))
+    with pytest.raises(NotConverted, match="unpacks to more than 1 MiB"):
+        to_markdown(file)
+
+
+def test_a_copy_of_a_task_in_other_letters_is_a_copy() -> None:
+    rng = random.Random(0)
+    words = [f"word{rng.random()}" for _ in range(30)]
+    hidden = " ".join(word[:2] + rng.choice(HIDDEN) + word[2:] for word in words)
+    fullwidth = "".join(chr(ord(each) + 0xFEE0) if each.isalpha() else each for each in " ".join(words))
+    assert duplicate_share([" ".join(words), hidden, fullwidth]) == pytest.approx(2 / 3)
+
+
+def test_no_two_names_of_draws_records_or_calls_run_together() -> None:
+    joined = [["a", "b", "sc"], ["a\x1fb", "sc"], ["a", "b\x1fsc"], ["a\x1fb\x1fsc"]]
+    for names in (content_id, seed_from):
+        assert len({names("t", *each) for each in joined}) == len(joined)
+    prompts = ["a", "a\x00", "a\ud800", "a\\ud800", "a?", "a ", "A", "a\u0301", "\u00e1", 'a", 1', "["]
+    keys = {cache_key(model, ChatRequest(text, 1)) for model in ("m", 'm", "a') for text in prompts}
+    assert len(keys) == 2 * len(prompts)
+
+
+@of_kind("nested")
+def test_nesting_without_end_is_unreadable_and_raises_nothing(case: dict[str, Any]) -> None:
+    for depth in (1_000, 20_000, 100_000):
+        text = case["opening"] * depth
+        for read in READERS.values():
+            assert read(text) is None and read(f'<rubric>{{"score": {text}</rubric>') is None
+        for family in DIALECTS:
+            with_tools = family.with_tools([ToolForm("open")])
+            for call in (f"<open>{text}</open>", f"<function_calls>open(a={text})</function_calls>"):
+                found = with_tools.parse(call).call
+                assert found is None or found.arguments is None
+
+
+@of_kind("assembled")
+def test_no_tag_is_assembled_from_a_title_and_a_text(case: dict[str, Any]) -> None:
+    for tag in case["tags"]:
+        for place in range(1, len(tag)):
+            for glue in ("", "\u200b", "\n", "\x0b"):
+                head, tail = f"{tag[:place]}{glue}", tag[place:]
+                found = [Passage(id="p", title=head, text=tail), Passage(id="q", title=tail, text=head)]
+                shown, _ = show_passages(found, WordCodec(), 1_000)
+                assert not control_tag_in(as_read(shown)), (head, tail)
+
+
+@of_kind("template")
+def test_a_text_is_never_read_as_a_template_and_appears_once_and_as_it_is(
+    pack: Pack, case: dict[str, Any]
+) -> None:
+    for role, contract in CONTRACTS.items():
+        values = {name: SAMPLES[name] for name in contract.inputs}
+        for name in (name for name, value in values.items() if isinstance(value, str)):
+            for form in case["forms"]:
+                marked = f"[[{form}]]"
+                is_cleaned = role in POLICY_ROLES and name in UNTRUSTED
+                shown = clean_for_policy(marked) if is_cleaned else marked
+                assert pack.render(role, **values | {name: marked}).count(shown) == 1, (role, name, form)
+
+
+@of_kind("host")
+async def test_a_web_page_gets_nothing_from_a_server_of_this_machine(case: dict[str, Any]) -> None:
+    app = Starlette(routes=[Route("/v1/x", lambda request: PlainTextResponse("ok"), methods=["GET", "POST"])])
+    async with serving(app) as url, aiohttp.ClientSession() as session:
+
+        async def status(method: str, **headers: str) -> int:
+            async with session.request(method, f"{url}/x", headers=headers) as response:
+                return response.status
+
+        host = case["host"].encode("ascii", "replace").decode()
+        assert [await status(method, Host=host) for method in ("GET", "POST")] == [421, 421]
+        for origin in (f"http://{host}", "null", "http://127.0.0.1"):
+            assert await status("POST", Origin=origin) == 403
+        for own in ("localhost", "127.0.0.1:8000", "[::1]:8000", "LocalHost:1"):
+            assert await status("GET", Host=own) == 200
+
+
+def test_files_that_lead_elsewhere_or_never_end_are_left_out(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "corpus", tmp_path / "key.txt"
+    (folder / "..data").mkdir(parents=True)
+    outside.write_text("secret")
+    (folder / "a.md").write_text("text")
+    (folder / "..data" / "b.md").write_text("mounted")
+    (folder / "b.md").symlink_to("..data/b.md")
+    os.mkfifo(folder / "fifo.md")
+    links = {"key.md": outside, "zero.md": "/dev/zero", "loop.md": "loop.md", "up.md": ".."}
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    found = survey(folder, None)
+    assert [path.name for path in found.read] == ["a.md", "b.md"]
+    assert {path.name: reason for path, reason in found.skipped.items()} == {
+        "key.md": "are links that lead out of the folder"
+    }
+
+
+@of_kind("grows")
+def test_letters_that_grow_move_no_place_of_a_tag(case: dict[str, Any]) -> None:
+    for number in range(40):
+        rng = random.Random(number)
+        text = "".join(
+            rng.choice(case["letters"] + "<score>/|im_end answer\n#* Question:") for _ in range(200)
+        )
+        once = clean(text)
+        assert clean(once) == once and not control_tag_in(as_read(once))
+        assert clean(clean_line(text)) == clean_line(text)
+        for family in DIALECTS:
+            family.parse(f"{text}<answer>{text}</answer>")
+
+
+@of_kind("resolved")
+async def test_an_address_in_another_notation_does_not_lead_to_a_metadata_service(
+    case: dict[str, Any],
+) -> None:
+    with pytest.raises(OSError, match=r"link-local|not known|[Nn]ame or service"):
+        await GuardedResolver().resolve(case["host"], 80)
+
+
+@of_kind("folder")
+def test_a_run_is_read_whatever_its_folder_is_called(case: dict[str, Any], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    write_tasks(run, 1, 5)
+    write_atomic(run.config, "name: demo\n")
+    for form in case["forms"]:
+        folder = (tmp_path / "run").rename(tmp_path / form)
+        with RunReader(folder) as reader:
+            assert reader.tasks().total == 5 and reader.funnel()
+        folder.rename(tmp_path / "run")
+
+
+@of_kind("export")
+def test_an_exported_text_is_what_it_was(case: dict[str, Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    stage = run.stage(1, Stage.TASKS)
+    made = read_records(stage.candidates, Candidate)
+    accepted = [row for row, each in enumerate(made) if each.status is CandidateStatus.ACCEPTED]
+    for row, form in zip(accepted, case["forms"], strict=False):
+        task = made[row].task
+        assert task is not None
+        made[row] = made[row].model_copy(update={"task": task.model_copy(update={"text": form})})
+    write_records(stage.candidates, made)
+    for iteration in range(3):
+        finish(run, iteration, Stage.TASKS)
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--format", "trl", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    (train,) = (tmp_path / "out").rglob("*train*.parquet")
+    prompts = json.dumps(pq.read_table(train).column("prompt").to_pylist())
+    assert [form for form in case["forms"][: len(accepted)] if json.dumps(form)[1:-1] not in prompts] == []
+
+
+@of_kind("query")
+async def test_a_query_finds_something_or_nothing(case: dict[str, Any]) -> None:
+    searcher = bm25_searcher(
+        [Document(id=f"d{row}", title="T", text=f"dam {row} against floods") for row in range(20)]
+    )
+    for form in case["forms"]:
+        for times in (1, 2_000):
+            assert len(await searcher.search(form * times, 3)) <= 3
+
+
+@of_kind("literal")
+def test_a_field_of_a_benchmark_is_a_list_or_a_text(case: dict[str, Any]) -> None:
+    for form in case["forms"]:
+        for times in (1, 5_000):
+            with suppress(UserError):
+                assert all(isinstance(each, str) for each in Row({"x": form * times}, "row 1").texts("x"))
+
+
+@of_kind("tool")
+def test_a_tools_name_cannot_be_a_tag_or_a_line(case: dict[str, Any]) -> None:
+    for form in case["forms"]:
+        assert re.fullmatch(r"[A-Za-z0-9_-]*", local_name(form))

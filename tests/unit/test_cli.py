@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,27 +11,9 @@ import click
 import pytest
 import yaml
 
-from scope_selfplay.base.errors import (
-    CheckpointError,
-    ConfigError,
-    CorpusError,
-    ExitCode,
-    Finding,
-    InferenceError,
-    JudgeError,
-    OutsideError,
-    PromptError,
-    RecordError,
-    RunMismatchError,
-    ScopeError,
-    SearchError,
-    State,
-    StorageError,
-    UserError,
-    passed,
-)
+from scope_selfplay.base.errors import ExitCode, JudgeError, RecordError, StorageError
 from scope_selfplay.cli import cli, main
-from scope_selfplay.plan.doctor import CAPABILITIES, examine, verdicts
+from scope_selfplay.plan.doctor import CAPABILITIES
 
 
 class Ending(NamedTuple):
@@ -92,14 +73,8 @@ def test_a_command_loads_nothing_heavy_that_it_does_not_need(
         "main()\n"
         f"print(sorted(set({heavy!r}) & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env=_environment(),
-    )
+    command_line, env = [sys.executable, "-c", code], _environment()
+    done = subprocess.run(command_line, capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
@@ -115,14 +90,15 @@ def test_a_config_prints_as_yaml_that_reads_back(scope: Shell) -> None:
     assert (settings["seed"], settings["name"], settings["solver"]["steps"]) == (7, "2024", 3)
 
 
+STOPPED = "scope: stopped; run the same command to go on\n"
 FAULTS: list[tuple[BaseException, int, str]] = [
     (StorageError("disk full; make room"), 75, "scope: disk full; make room\n"),
     (JudgeError("too many"), 75, "scope: too many\n"),
     (RecordError("f:3: damaged"), 64, "scope: f:3: damaged\n"),
-    (KeyboardInterrupt(), 130, "scope: stopped; run the same command to go on\n"),
-    (click.Abort(), 130, "scope: stopped; run the same command to go on\n"),
+    (KeyboardInterrupt(), 130, STOPPED),
+    (click.Abort(), 130, STOPPED),
     # What DuckDB makes of a Ctrl-C.
-    (RuntimeError("Query interrupted"), 130, "scope: stopped; run the same command to go on\n"),
+    (RuntimeError("Query interrupted"), 130, STOPPED),
     (
         OSError(28, "No space left on device"),
         75,
@@ -146,37 +122,12 @@ def test_every_ending_has_its_exit_code(
     assert ("Traceback" in ending.err) == (code == ExitCode.BUG)
 
 
-def test_every_error_of_ours_has_the_exit_code_of_who_can_correct_it() -> None:
-    for error in (ConfigError, PromptError, CorpusError, CheckpointError, RecordError, RunMismatchError):
-        assert issubclass(error, UserError) and error.exit_code == 64
-    for outside in (InferenceError, SearchError, JudgeError, StorageError):
-        assert issubclass(outside, OutsideError) and outside.exit_code == 75
-    assert ScopeError.exit_code == 1
-
-
 def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> None:
     findings = json.loads(scope("doctor", "--json").out)
-    assert {"Python", "torch", "trl", "math-verify", "embedded policy", "GPU", "memory", "disk"} <= {
-        each["where"] for each in findings
-    }
-    assert {job.what for job in CAPABILITIES} <= {each["where"] for each in findings}
+    assert {"torch", "GPU", *(job.what for job in CAPABILITIES)} <= {each["where"] for each in findings}
     assert all(each["what"] and (each["state"] == "ok" or each["advice"]) for each in findings)
     page = scope("doctor").out
     assert all(each["where"] in page for each in findings)
-
-
-def test_doctor_says_of_every_job_whether_it_can_be_done_and_what_it_lacks() -> None:
-    parts = [
-        replace(part, state=passed(part.where not in ("GPU", "trl")), advice=f"get {part.where}")
-        for part in examine()
-    ]
-    found = {verdict.where: verdict for verdict in verdicts(parts)}
-    assert found["serving a BM25 index"].state is State.OK
-    assert "scope serve-retriever" in found["serving a BM25 index"].what
-    assert found["the embedded run"] == Finding("the embedded run", "lacks trl", State.WARNING, "get trl")
-    assert found["training on a GPU"].what == "lacks trl, GPU"
-    assert found["training on a GPU"].advice == "get trl; get GPU"
-    assert {each.state for each in verdicts([replace(part, state=State.OK) for part in parts])} == {State.OK}
 
 
 @pytest.mark.integration

@@ -16,21 +16,21 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_280,
-    "library files": 225,
-    "test lines": 45_790,
-    "benchmark lines": 8_000,
-    "words by hand": 49_980,
+    "library lines": 51_157,
+    "library files": 223,
+    "test lines": 34_000,
+    "benchmark lines": 5_500,
+    "words by hand": 27_900,
     "settings": 163,
     "commands": 41,
-    "training lines": 2_660,
+    "training lines": 2_650,
     "training files": 13,
     "training/loop.py lines": 300,
 }
 """What is agreed for the house; these numbers only fall."""
 WRITTEN_BY_PROGRAMS = re.compile(r"<!-- (\S+) -->.*?<!-- /\1 -->", re.DOTALL)
-"""Result tables of benchmarks between two marks (benchmarks.markdown): of README.md, docs/ablations.md,
-docs/learning.md and docs/real-model.md."""
+"""Result tables of benchmarks between two marks (benchmarks.markdown): of README.md, docs/operate/reliability.md and
+docs/how/evidence/*.md."""
 TRAINING = Path("scope_selfplay", "training")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 NAMEDTUPLE_API = {"_replace", "_asdict", "_fields", "_make"}
@@ -65,8 +65,8 @@ def test_the_house_is_no_larger_than_agreed(measure: str) -> None:
 
 @cache
 def sizes() -> Mapping[str, int]:
-    """`words by hand` are those of README.md and docs/*.md, without what programs write: tables of results, and of
-    docs/configuration.md all rows (tests.configuration_page); `settings` are these rows. `commands` have no commands
+    """`words by hand` are those of README.md and docs/**/*.md, without what programs write: tables of results, and of
+    docs/look-up/settings.md all rows (tests.configuration_page); `settings` are these rows. `commands` have no commands
     below them.
     """
     lines = {path: len(text.splitlines()) for path, text in texts().items()}
@@ -75,9 +75,9 @@ def sizes() -> Mapping[str, int]:
         for path, count in lines.items()
         if path.parent == TRAINING and path.name != "lint.py"
     }
-    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-    by_hand = {page.name: WRITTEN_BY_PROGRAMS.sub("", page.read_text(encoding="utf-8")) for page in pages}
-    rows = re.findall(r"^\|.*$", by_hand["configuration.md"], re.MULTILINE)
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    by_hand = {page: WRITTEN_BY_PROGRAMS.sub("", page.read_text(encoding="utf-8")) for page in pages}
+    rows = re.findall(r"^\|.*$", by_hand[REPOSITORY / "docs" / "look-up" / "settings.md"], re.MULTILINE)
     return {
         "library lines": sum(lines.values()),
         "library files": len(lines),

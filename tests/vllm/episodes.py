@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
-from scope_selfplay.base.values import Document, Key, Passage, Role
+from scope_selfplay.base.values import Document, Key, Passage, Role, Turn
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.sample import TaskSource
@@ -52,7 +52,7 @@ def make_context() -> tuple[RunContext, list[TaskSource]]:
         for row, document in enumerate(documents[:COUNT])
     ]
     pack = load_pack(REPOSITORY / "prompts" / "embedded")
-    return RunContext(config, pack, Titles(documents), MeteredJudge(LexicalJudge(documents)), ()), sources
+    return RunContext(config, pack, Titles(documents), MeteredJudge(LexicalJudge()), ()), sources
 
 
 Turns = list[list[dict[str, Any]]]
@@ -78,25 +78,16 @@ async def roll_all(model: PolicyModel, codec: ChatCodec, *, greedy: bool) -> Tur
     context, sources = make_context()
     recorder = _Recorder(model)
     policy_format = context.policy_format(codec, Role.CHALLENGER, model.identity, greedy=greedy)
-    rollouts = await asyncio.gather(
-        *(
-            context.sample_rollout(
-                context.challenger_episode(policy_format, (row,), source), recorder, (row,)
-            )
-            for row, source in enumerate(sources)
-        )
-    )
-    return [
-        [
-            {
-                "prompt_ids": turn.prompt_ids,
-                "ids": turn.ids,
-                "logprobs": recorder.logprobs[tuple(turn.prompt_ids), tuple(turn.ids)],
-            }
-            for turn in rollout.turns
-        ]
-        for rollout in rollouts
+    episodes = [
+        context.challenger_episode(policy_format, (row,), source) for row, source in enumerate(sources)
     ]
+    calls = (context.sample_rollout(each, recorder, (row,)) for row, each in enumerate(episodes))
+
+    def told(turn: Turn) -> dict[str, Any]:
+        logprobs = recorder.logprobs[tuple(turn.prompt_ids), tuple(turn.ids)]
+        return {"prompt_ids": turn.prompt_ids, "ids": turn.ids, "logprobs": logprobs}
+
+    return [list(map(told, rollout.turns)) for rollout in await asyncio.gather(*calls)]
 
 
 def main(folder: Path) -> None:
@@ -118,7 +109,7 @@ def main(folder: Path) -> None:
     engine = SteppedEngine(codec, identity="S_0", max_length=MAX_LENGTH, temperature=1.0)
     found = {}
     with ThreadPoolExecutor(1) as thread:
-        for name in ("greedy", "free", "again"):
+        for name in ("greedy", "free"):
             rolled = thread.submit(asyncio.run, roll_all(engine, codec, greedy=name == "greedy"))
             engine.serve(llm.llm_engine, rolled)
             found[name] = rolled.result()

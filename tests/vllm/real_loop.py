@@ -140,8 +140,8 @@ def build_index(corpus: Path, folder: Path) -> None:
 
 
 @contextmanager
-def judge_between(engine: str, model: Path, plan: EveryThird) -> Iterator[tuple[FakeServer, str]]:
-    """A judge that passes on what a vLLM with `model` answers, except where its plan says rubbish; and its URL."""
+def judge_between(engine: str, model: Path, plan: EveryThird) -> Iterator[str]:
+    """The URL of a judge that passes on what a vLLM with `model` answers, except where its plan says rubbish."""
 
     async def respond(request: ServedRequest) -> ServedReply:
         body = {**request.body, "model": str(model)}
@@ -157,6 +157,5 @@ def judge_between(engine: str, model: Path, plan: EveryThird) -> Iterator[tuple[
             odds = {each["token"]: math.exp(each["logprob"]) for each in first["top_logprobs"]}
         return ServedReply(choice["message"]["content"], odds, choice["finish_reason"])
 
-    judge = FakeServer(respond, plan=plan, model=JUDGE)
-    with in_thread(judge.serving()) as url:
-        yield judge, url
+    with in_thread(FakeServer(respond, plan=plan, model=JUDGE).serving()) as url:
+        yield url

@@ -6,6 +6,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-${SCOPE_VLLM_VENV:-.venv-vllm}}
 python=${PYTHON:-python3}
 
+# Two tiers may want it at once.
+exec 9>"$folder.lock"
+flock 9
 if [ -f "$folder/.complete" ] && cmp -s "$here/requirements.txt" "$folder/.complete"; then
     echo "$folder is complete"
     exit 0

@@ -1,5 +1,6 @@
 """The shipped policy under a real vLLM: the same episodes as under the in-process engine, searches in between."""
 
+import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -56,7 +57,6 @@ def _check_equal(found: Turns, expected: Turns) -> None:
     ]
     assert len(pairs) > 100
     assert max(abs(ours - theirs) for ours, theirs in pairs) < 1e-3
-    print(f"{len(pairs)} tokens, largest difference {max(abs(a - b) for a, b in pairs):.1e}")
 
 
 async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: str, codec: ChatCodec) -> None:
@@ -88,8 +88,6 @@ async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: st
 
 
 def test_an_engine_in_this_process_is_driven_request_by_request(codec: ChatCodec, tmp_path: Path) -> None:
-    import asyncio
-
     python = engine_python()
     if not python.exists():
         pytest.skip(f"{python} is absent: tests/vllm/setup.sh makes it")

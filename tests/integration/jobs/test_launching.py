@@ -69,12 +69,6 @@ def test_a_mistake_that_ranks_find_ends_the_job_with_64(training: Training) -> N
     assert "ended with 64" in said[-1]
 
 
-def test_a_batch_that_processes_cannot_share_is_refused_once(training: Training) -> None:
-    job = training.start("--iteration", "1", "--processes", "3")
-    said = job.communicate(timeout=300)[1].strip().splitlines()
-    assert job.returncode == 64 and len(said) == 1 and "3 processes cannot share a batch of 2" in said[0]
-
-
 @pytest.mark.fault(20)
 def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(training: Training) -> None:
     job = training.start("--iteration", "1", "--processes", "2")

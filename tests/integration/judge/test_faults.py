@@ -1,26 +1,25 @@
-"""Faults of a judge, injected and counted: what is read equals the undisturbed verdict, 0 wrong rewards."""
+"""Faults of a judge and of its replicas, injected and counted: what is read equals the undisturbed verdict, 0 wrong
+rewards, and nothing is paid for twice.
+"""
 
 import asyncio
-import gc
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scope_selfplay.base.errors import ExitCode, JudgeError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Fault, Verdict
+from scope_selfplay.base.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.base.values import Fault, Task, Verdict
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
-from scope_selfplay.judge.endpoint import endpoints_per_loop
+from scope_selfplay.judge.endpoint import ask_endpoints, with_models
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion
+from scope_selfplay.judge.protocol import GradeQuestion
+from scope_selfplay.net.chat import CANARY
 from scope_selfplay.net.client import SILENCE
 from scope_selfplay.net.serve import ServedReply, ServedRequest
-from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.testing.chat_server import (
     FAKE_MODEL,
@@ -30,7 +29,7 @@ from scope_selfplay.testing.chat_server import (
     FaultKind,
     FaultPlan,
 )
-from tests.judges import CRITERION, TASK, JudgeOver, sound
+from tests.judges import CRITERION, TASK, JudgeOver, always, sound
 from tests.unit.judge.test_cache import rows_in
 
 pytestmark = pytest.mark.integration
@@ -42,14 +41,18 @@ def answers(count: int) -> list[str]:
     return [f"Because of flood number {n}." for n in range(count)]
 
 
-async def grade_all(judge: ModelJudge, texts: Sequence[str]) -> list[Verdict]:
-    asked = (judge.ask(GradeQuestion(TASK, CRITERION, text)) for text in texts)
+async def grade_all(
+    judge: ModelJudge, texts: Sequence[str], tasks: Sequence[Task] = (TASK,)
+) -> list[Verdict]:
+    asked = (judge.ask(GradeQuestion(task, CRITERION, text)) for text in texts for task in tasks)
     return [reply.verdict for reply in await asyncio.gather(*asked)]
 
 
-async def undisturbed(judge_over: JudgeOver, texts: Sequence[str]) -> list[bool | None]:
+async def undisturbed(
+    judge_over: JudgeOver, texts: Sequence[str], tasks: Sequence[Task] = (TASK,)
+) -> list[bool | None]:
     async with judge_over(sound) as judge:
-        return [verdict.value for verdict in await grade_all(judge, texts)]
+        return [verdict.value for verdict in await grade_all(judge, texts, tasks)]
 
 
 def check(
@@ -88,9 +91,17 @@ async def test_one_kind_of_garbage_never_becomes_a_verdict(
     assert set(missing) <= {Fault.UNREADABLE, Fault.REFUSED}
 
 
-@pytest.mark.fault(2)
-async def test_a_tenth_of_garbage_is_survived(judge_over: JudgeOver, record_property: Report) -> None:
-    plan = FaultPlan.evenly(GARBAGE, 0.1)
+TENTHS = [
+    pytest.param(GARBAGE, marks=pytest.mark.fault(2)),
+    pytest.param(TRANSPORT, marks=pytest.mark.fault(3)),
+]
+
+
+@pytest.mark.parametrize("kinds", TENTHS)
+async def test_a_tenth_of_garbage_or_of_transport_faults_is_survived(
+    judge_over: JudgeOver, kinds: tuple[FaultKind, ...], record_property: Report
+) -> None:
+    plan = FaultPlan.evenly(kinds, 0.1)
     missing, _, judge = await missing_under(plan, judge_over, 400, record_property, failure_budget=0.02)
     account = judge.roles[PromptRole.GRADE]
     assert missing.total() <= 0.02 * 400
@@ -133,15 +144,6 @@ async def test_one_kind_of_transport_fault_is_survived(
 
 
 @pytest.mark.fault(3)
-async def test_a_tenth_of_all_transport_faults_is_survived(
-    judge_over: JudgeOver, record_property: Report
-) -> None:
-    plan = FaultPlan.evenly(TRANSPORT, 0.1)
-    missing, _, _ = await missing_under(plan, judge_over, 400, record_property, failure_budget=0.02)
-    assert missing.total() <= 0.02 * 400
-
-
-@pytest.mark.fault(3)
 async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
     times: list[float] = []
 
@@ -181,15 +183,6 @@ async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeO
     assert max(verdict.attempts for verdict in verdicts) <= 3
 
 
-@pytest.mark.fault(3)
-async def test_an_outage_stops_the_stage_with_exit_75(judge_over: JudgeOver) -> None:
-    fake = FakeServer(sound)
-    fake.fault = FaultKind.RESET
-    async with judge_over(fake, failure_budget=0.02, patience=0.3) as judge:
-        with pytest.raises(JudgeError, match="unavailable"):
-            await grade_all(judge, answers(80))
-
-
 @pytest.mark.fault(4)
 async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
@@ -205,13 +198,9 @@ async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: J
         verdicts = await grading
 
     assert asked_while_hung <= 8 + 3
+    assert 2 * SILENCE <= 90, "the defaults notice it within 90 seconds"
     truth = await undisturbed(judge_over, texts)
     assert [verdict.value for verdict in verdicts] == truth
-
-
-@pytest.mark.fault(4)
-def test_the_defaults_notice_a_hung_engine_within_90_seconds() -> None:
-    assert 2 * SILENCE <= 90
 
 
 async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: JudgeOver) -> None:
@@ -236,61 +225,99 @@ async def test_single_calls_that_hang_end_at_their_deadline(
     assert missing.total() <= 1
 
 
-@pytest.mark.fault(3)
-async def test_token_mode_meets_the_same_faults(judge_over: JudgeOver, record_property: Report) -> None:
-    def sound_token(request: ServedRequest) -> ServedReply:
-        digit = sound(request).text.removesuffix("</score>")[-1]
-        return ServedReply(digit, dict.fromkeys("01", 0.1) | {digit: 0.9}, finish="length")
-
-    texts = answers(150)
-    async with judge_over(sound_token, verdict="token") as judge:
-        truth = [verdict.value for verdict in await grade_all(judge, texts)]
-    kinds = (*TRANSPORT, FaultKind.NO_VERDICT, FaultKind.EMPTY, FaultKind.HUGE, FaultKind.NEARLY)
-    fake = FakeServer(sound_token, plan=FaultPlan.evenly(kinds, 0.2))
-    async with judge_over(fake, verdict="token") as judge:
-        verdicts = await grade_all(judge, texts)
-        check(verdicts, truth, fake, record_property)
-
-    assert all(verdict.probability is not None for verdict in verdicts if verdict.value is not None)
+TASKS = [TASK.model_copy(update={"text": f"Why was dam number {number} built?"}) for number in range(24)]
+ANSWERS = ["Because of floods.", "For power.", "For ships.", "Nobody knows."]
 
 
-def test_one_judge_works_in_loop_after_loop_and_leaves_nothing_open(
-    pack: Pack, caplog: pytest.LogCaptureFixture
+def judgements_of(*fakes: FakeServer) -> list[str]:
+    """What they were asked but for canaries, which a busy machine may see sent: the patience of a test is short."""
+    return [each.prompt for fake in fakes for each in fake.requests if CANARY.prompt not in each.prompt]
+
+
+async def test_a_tasks_prompts_stay_together_and_verdicts_are_those_of_one_judge(
+    judge_over: JudgeOver,
 ) -> None:
-    fake = FakeServer(sound)
-    judges: list[ModelJudge] = []
-
-    async def one_stage(port: int) -> str:
-        async with fake.serving(port) as url:
-            if not judges:
-                config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url, model=FAKE_MODEL))
-                judges.append(ModelJudge(config, pack, seed=0))
-            assert ((await judges[0].ask(GateQuestion(TASK, Gate.ENTITY, None))).verdict).value is not None
-            return url
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        url = asyncio.run(one_stage(0))
-        port = int(url.rpartition(":")[2].partition("/")[0])
-        asyncio.run(one_stage(port))
-        gc.collect()
-    assert len(fake.requests) == 2 and [record.message for record in caplog.records] == []
+    truth, fakes = await undisturbed(judge_over, ANSWERS, TASKS), [FakeServer(sound) for _ in range(3)]
+    async with judge_over(*fakes, concurrency=8) as judge:
+        assert [verdict.value for verdict in await grade_all(judge, ANSWERS, TASKS)] == truth
+    assert {True, False} == set(truth)
+    texts = [task.text for task in TASKS]
+    served = [{text for text in texts for each in fake.requests if text in each.prompt} for fake in fakes]
+    assert sum(map(len, served)) == len(TASKS) and all(len(each) >= 3 for each in served)
+    asked = judgements_of(*fakes)
+    assert len(asked) == len(set(asked)) == len(truth)
 
 
-async def test_roles_may_have_endpoints_of_their_own(pack: Pack) -> None:
-    graders, others = FakeServer(sound), FakeServer(sound)
-    async with graders.serving() as grade_url, others.serving() as url:
-        config = JudgeConfig.model_validate(
-            {
-                "kind": "model",
-                "endpoint": {"base_url": url, "model": FAKE_MODEL},
-                "endpoints": {"grade": {"base_url": grade_url, "model": FAKE_MODEL}},
-            }
-        )
-        judge = ModelJudge(config, pack, seed=0)
-        await judge.ask(GateQuestion(TASK, Gate.ENTITY, None))
-        await judge.ask(GradeQuestion(TASK, CRITERION, "Floods."))
-        await judge.close()
+@pytest.mark.parametrize("death", [FaultKind.RESET, FaultKind.HANG])
+async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
+    judge_over: JudgeOver, death: FaultKind
+) -> None:
+    async def until_death(request: ServedRequest) -> ServedReply:
+        if len(dying.requests) >= 12:
+            dying.fault = death
+        await asyncio.sleep(0.01)
+        return sound(request)
 
-    assert (len(graders.requests), len(others.requests)) == (1, 1)
-    assert len(set(endpoints_per_loop(config).values())) == 2
+    truth, dying, other = (
+        await undisturbed(judge_over, ANSWERS, TASKS),
+        FakeServer(until_death),
+        FakeServer(sound),
+    )
+    async with judge_over(dying, other, concurrency=8) as judge:
+        assert [verdict.value for verdict in await grade_all(judge, ANSWERS, TASKS)] == truth
+    assert dying.injected[death] > 0
+    asked = judgements_of(other)
+    assert len(asked) == len(set(asked)), "no judgement is paid for twice by the replica that lives"
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+async def test_an_outage_that_lasts_is_waited_for_once_and_one_that_comes_back_judges_again(
+    judge_over: JudgeOver, replicas: int
+) -> None:
+    fakes = [FakeServer(sound) for _ in range(replicas)]
+    for fake in fakes:
+        fake.fault = FaultKind.RESET
+    async with judge_over(*fakes, concurrency=8, patience=1.0) as judge:
+        began = time.monotonic()
+        verdicts = await grade_all(judge, ANSWERS, TASKS)
+        assert {verdict.fault for verdict in verdicts} == {Fault.UNAVAILABLE}
+        assert any("down for more than 1 s" in verdict.reasoning for verdict in verdicts)
+        assert 0.9 < time.monotonic() - began < 3
+        began = time.monotonic()
+        for answer in ANSWERS[1:]:
+            assert [each.fault for each in await grade_all(judge, [answer])] == [Fault.UNAVAILABLE]
+        assert time.monotonic() - began < 0.5 * len(ANSWERS[1:])
+        fakes[-1].fault = None
+        async with asyncio.timeout(10.0):
+            while (await grade_all(judge, ANSWERS[:1]))[0].value is None:
+                await asyncio.sleep(0.05)
+
+
+class AnswersCanariesAlone(FaultPlan):
+    def draw(self, body: Mapping[str, object]) -> FaultKind | None:
+        return None if CANARY.prompt in str(body["messages"]) else FaultKind.RESET
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_calls_that_no_replica_survives_end_although_canaries_are_answered(
+    judge_over: JudgeOver, replicas: int
+) -> None:
+    fakes = [FakeServer(sound, plan=AnswersCanariesAlone()) for _ in range(replicas)]
+    async with judge_over(*fakes, retries=1) as judge, asyncio.timeout(10.0):
+        (verdict,) = await grade_all(judge, ANSWERS[:1])
+    assert verdict.fault is Fault.UNAVAILABLE and verdict.attempts == 2
+    assert all(fake.injected[FaultKind.RESET] <= 2 for fake in fakes)
+
+
+async def test_replicas_serve_the_same_model_and_each_is_asked_for_a_token_at_the_start() -> None:
+    def config_of(*urls: str, model: str | None = FAKE_MODEL) -> JudgeConfig:
+        return JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=urls, model=model))
+
+    fakes = [FakeServer(always("1")), FakeServer(always("1")), FakeServer(always("1"), model="other")]
+    async with fakes[0].serving() as first, fakes[1].serving() as second, fakes[2].serving() as other:
+        answered = [f"fake at {url}" for url in (first, second)]
+        assert await ask_endpoints(config_of(first, second)) == answered
+        assert [len(fake.requests) for fake in fakes] == [1, 1, 0]
+        with pytest.raises(ConfigError, match=r"serves other, .* fake; servers of one model serve the same"):
+            await with_models(config_of(first, other, model=None))

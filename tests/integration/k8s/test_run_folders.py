@@ -1,24 +1,33 @@
 """Every run folder of the repository: renders, fits its config, and names nothing that is not there."""
 
 import copy
-from itertools import product
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.__main__ import jobs
+from retrieval.service import RetrieverMetrics
 from scope_selfplay.cluster.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.cluster.check_pods import reference_problems
 from scope_selfplay.cluster.folder import RunFolderLayout, components_of, packs_needed, run_folder
 from scope_selfplay.cluster.objects import Pods, allows, planned_objects, pods_of
 from scope_selfplay.cluster.pods import Component
-from scope_selfplay.cluster.stages import is_vllm
 from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.metrics import RunCollector
 from scope_selfplay.run.commands import index
+from scope_selfplay.store.folder import RunFolder
+from tests.unit.controller.worlds import PAPER
+from tests.unit.controller.worlds import config_of as config_with
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered, with_components
-from tests.unit.k8s.test_monitoring import asked, series_of
-from tests.unit.k8s.test_tool_servers import FLIGHTS
+from tests.unit.k8s.test_check import FLIGHTS
 
 pytestmark = pytest.mark.integration
 
@@ -40,10 +49,9 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
     top = folder.parents[1] if folder.name == "warm-start" else folder.parent
     run, prepared = rendered(top), rendered(folder)
     config = config_of(run, top)
-    # As docs/kubernetes.md has it: the shared folder first, then this one, and nothing else of the run.
+    # As docs/operate/kubernetes.md has it: the shared folder first, then this one, and nothing else of the run.
     objects = [*rendered(top / "shared"), *prepared]
     assert reference_problems(objects) == []
-    written = {}
     for pods in pods_of(prepared):
         (container,) = pods.containers
         images = config.cluster.images
@@ -51,31 +59,16 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
         assert container["image"] == (images.trainer if has_gpu else images.worker)
         *_, group, command = container["command"]
         # Parsed by the command itself: an option that it does not have, or one that is missing, is an error.
-        owner = pods.owner.replace(f"/{config.name}-", "/")
         parser = {"jobs": jobs, "index": index}[group].commands[command]
-        written[owner] = parser.make_context(owner, list(container["args"])).params
-    if folder.name == "prepare":
-        warm_start = config.cluster.prepare.warm_start
-        base = config.model.path if warm_start is None else warm_start.start
-        assert str(written["Job/fetch-model"]["folder"]) == base
-        if "Job/fetch-corpus" in written:
-            assert str(written["Job/fetch-corpus"]["file"]) == config.corpus.path
-        if is_vllm(config, Component.JUDGE) and config.cluster.judge.model != config.model.path:
-            assert str(written["Job/fetch-judge"]["folder"]) == config.cluster.judge.model
-    elif folder.name == "warm-start":
-        learns, settings = written["Job/warm-start"], config.cluster.prepare.warm_start
-        assert settings is not None and learns["processes"] == 1
-        assert (str(learns["start"]), str(learns["out"])) == (settings.start, config.model.path)
-        assert [str(file) for file in learns["trajectories"]] == list(settings.trajectories)
-        (pod,) = pods_of(prepared)
-        (container,) = pod.containers
-        assert {"name": "SCOPE_PROCESSES", "value": str(settings.gpus)} in container["env"]
-        assert container["resources"]["limits"][config.cluster.gpu_resource] == str(settings.gpus)
-    if build := written.get("Job/build-index"):
-        assert str(build["index"]) == config.cluster.retriever.index
-        assert str(build["source"]) == config.corpus.path
-        encoder = build["options"][build["options"].index("--encoder") + 1]
-        assert encoder in [word for pods in pods_of(prepared) for word in pods.containers[0]["args"]]
+        told = parser.make_context(pods.owner, list(container["args"])).params
+        if command == "warm-start":
+            settings = config.cluster.prepare.warm_start
+            assert settings is not None and (str(told["start"]), told["processes"]) == (settings.start, 1)
+            assert {"name": "SCOPE_PROCESSES", "value": str(settings.gpus)} in container["env"]
+            assert container["resources"]["limits"][config.cluster.gpu_resource] == str(settings.gpus)
+    fetched = [word for pods in pods_of(prepared) for word in pods.containers[0]["args"]]
+    for encoder in [after for word, after in pairwise(fetched) if word == "--encoder"]:
+        assert fetched.count(encoder) == 2, "it is fetched, too"
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(prepared) == []
 
@@ -147,23 +140,6 @@ def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     assert (folder / "run.yaml").resolve() == (folder / "setup" / "run.yaml").resolve()
 
 
-@pytest.mark.parametrize("folder", RUNS, ids=name)
-def test_an_iteration_is_the_run_with_another_controller(folder: Path) -> None:
-    whole = rendered(folder)
-    config = config_of(whole, folder)
-    for number in range(1, config.iterations + 1):
-        alone = rendered(folder / f"iteration-{number:02d}")
-        assert [body for body in alone if body["kind"] != "Job"] == [
-            body for body in whole if body["kind"] != "Job"
-        ]
-        (job,) = [body for body in alone if body["kind"] == "Job"]
-        assert job["metadata"]["name"] == f"{config.name}-i{number:02d}-controller"
-        assert job["spec"]["template"]["spec"]["containers"][0]["args"][-2:] == [
-            "--only-iteration",
-            f"{number:02d}",
-        ]
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     folder = with_components(tmp_path, ONE_GPU, component)
@@ -200,13 +176,46 @@ def test_the_network_has_exactly_the_edges_of_the_method() -> None:
 
 
 def test_every_component_and_folder_of_a_run_is_in_the_docs() -> None:
-    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    page = (REPOSITORY / "docs" / "operate" / "kubernetes.md").read_text()
     for word in (*COMPONENTS, *jobs.commands, "prepare", "iteration-NN"):
         assert f"`{word}" in page, word
 
 
-def test_the_dashboard_shows_what_a_policys_server_exports() -> None:
+MONITORING = REPOSITORY / "k8s" / "components" / "monitoring"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+_SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def asked() -> set[str]:
+    """Every metric that a panel or a variable of the dashboard names."""
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    queries += [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
+    plain = [re.sub(r'"[^"]*"|by \([^)]*\)', "", query).replace("label_values", "") for query in queries]
+    return {name for query in plain for name in re.findall(r"\b(?:vllm:|scope_)[a-z0-9_:]+(?=[{,])", query)}
+
+
+def series_of(families: Iterable[Metric]) -> Iterator[str]:
+    for family in families:
+        yield from (family.name + suffix for suffix in _SUFFIXES[family.type])
+
+
+def of_vllm() -> Iterator[str]:
+    """By vLLM's own source, of the version that the images take; tests/vllm asks a real one."""
+    for line in (REPOSITORY / "tests" / "reference" / "vllm_metrics.txt").read_text().splitlines():
+        name, kind = line.split()
+        yield from (name + suffix for suffix in _SUFFIXES[kind])
+
+
+def test_every_metric_of_the_dashboard_is_one_that_a_pod_exports(tmp_path: Path) -> None:
     from scope_selfplay.inference.server import ModelMetrics
 
-    shown = {name for name in asked() if name.startswith("scope_model_")}
-    assert shown and shown <= set(series_of(ModelMetrics().registry.collect()))
+    retriever = generate_latest(RetrieverMetrics().registry).decode()
+    exported = {
+        *of_vllm(),
+        *series_of(RunCollector(RunFolder(tmp_path), config_with(PAPER)).collect()),
+        *series_of(text_string_to_metric_families(retriever)),
+        *series_of(ModelMetrics().registry.collect()),
+    }
+    found = {name.split("_")[1] for name in asked() if name.startswith("scope_")}
+    assert len(asked()) > 25 and found == {"run", "training", "retriever", "model"}
+    assert asked() - exported == set()

@@ -2,15 +2,22 @@
 
 import itertools
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.embedded_speech import SPEECH, spoken_words
 from benchmarks.tiny_tokenizer import build_tokenizer
+from scope_selfplay.base.values import Document
+from scope_selfplay.corpus.world import ATTRIBUTES, KINDS, PLACES, Entity, write_article
+from scope_selfplay.store.files import write_records
 from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
 
 POSITIONS = 1024
+ARTICLES = "articles.jsonl"
+# So few that the document of a task that is written at random often states what it asks.
+ASKED = PLACES[:2]
 
 
 def write_random_policy(folder: Path) -> Path:
@@ -50,6 +57,7 @@ def write_speaking_policy(
     calls: Sequence[str] = (),
 ) -> Path:
     """Follows `speech`; "start" is the line's end that opens a turn. Each of `calls` is one token of its vocabulary.
+    `ARTICLES` in its folder are documents that its tasks are about.
 
     `spoken` are the words that a state in capitals stands for; those of the embedded world when left out.
     """
@@ -59,9 +67,9 @@ def write_speaking_policy(
     tokenizer.add_tokens([AddedToken(call, normalized=False) for call in calls])
     model = small_qwen3(tokenizer, positions=POSITIONS, seed=1)
     if spoken is None:
-        spoken = spoken_words(speech)
+        spoken = {**spoken_words(speech), "PLACES": [f" {name}" for name in ASKED]}
     load_transitions(model, tokenizer, speech, {**spoken, "start": ["\n"]})
-    return _save(tokenizer, model, folder)
+    return _with_articles(_save(tokenizer, model, folder))
 
 
 class Sums(NamedTuple):
@@ -88,4 +96,15 @@ def write_sums(folder: Path) -> Sums:
 def _save(tokenizer: Any, model: Any, folder: Path) -> Path:
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
+    return folder
+
+
+def _with_articles(folder: Path) -> Path:
+    """Source documents of a run: the places that are asked about in turn, each with all of its facts in any order."""
+    rng, facts = random.Random(0), {each.noun: each.values[0] for each in ATTRIBUTES}
+    told = [(name, write_article(rng, Entity(name, KINDS[0], facts, {}))) for name in ASKED * 120]
+    documents = [
+        Document(id=f"article-{row:04}", title=name, text=text) for row, (name, text) in enumerate(told)
+    ]
+    write_records(folder / ARTICLES, documents)
     return folder

@@ -85,6 +85,14 @@ def by_member(record: str, member: int, step: int) -> RewardedRollout:
     return RewardedRollout([row(sampled=(60 + shift, 61, 62 + member))], float(member))
 
 
+def uneven(record: str, member: int, step: int) -> RewardedRollout:
+    """The first group of a step has long rollouts of two rows; of the second, one step has none that counts."""
+    if int(record[1:]) % 2:
+        return RewardedRollout([row(sampled=(60, 61 + member))], None if step else float(member))
+    long = [60 + member + number for number in range(20)]
+    return RewardedRollout([row(sampled=long), row(sampled=long[3:9])], float(member))
+
+
 def loop_of(job: GrpoJob, score: Score = by_member, engine: Engine | None = None) -> TrainingLoop:
     """The loop of a training, for tests that look into it; within `with job.ranks`."""
     return TrainingLoop(job, load(job), engine or NoEngine(), sampler_of(score))

@@ -19,7 +19,7 @@ from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.warm_start import warm_start_rows
 from scope_selfplay.store.files import read_records
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HumanFolder
 from scope_selfplay.store.reader import RunReader
 
@@ -59,7 +59,7 @@ def held_out(run: Run) -> list[Candidate]:
 
 
 def test_a_person_searches_answers_and_is_graded_as_the_solver(run: Run) -> None:
-    candidate = held_out(run)[0]
+    candidate, *others = held_out(run)
     assert candidate.task is not None and candidate.rubric is not None
     known = run.documents[0].title
     replies = [f"Where to begin?\n/search {known}", "/answer It is not known.", "n"]
@@ -71,23 +71,14 @@ def test_a_person_searches_answers_and_is_graded_as_the_solver(run: Run) -> None
     assert rollout.turns[0].passages and rollout.turns[0].thinking == "Where to begin?"
     grade = human.grades()[rollout.id]
     assert len(grade.verdicts) == len(candidate.rubric.criteria) and grade.score == 0.0
-    assert rollout.turns[0].passages[0].text in " ".join(done.stdout.split()) or known in done.stdout
-    assert "score: 0.000" in done.stdout
-
-
-def test_without_a_task_the_next_one_comes_that_nobody_has_answered(run: Run) -> None:
-    for candidate in held_out(run):
-        assert candidate.task is not None
+    assert known in done.stdout and "score: 0.000" in done.stdout
+    # Answers to held-out tasks are not learnt from.
+    assert warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0).learnt == 0
+    # Without a task the next one comes that nobody has answered.
+    for other in others:
         done = solve(run, replies=["/answer This.", "n"])
-        assert done.exit_code == 0 and candidate.task.id in done.stdout
+        assert done.exit_code == 0 and other.task is not None and other.task.id in done.stdout
     assert isinstance(solve(run, replies=["/answer This.", "n"]).exception, UserError)
-
-
-def test_a_turn_over_the_budget_is_asked_for_again_and_a_session_left_keeps_nothing(run: Run) -> None:
-    done = solve(run, replies=["/answer " + "word " * 2000])
-    assert isinstance(done.exception, UserError) and "tokens, 448 are left" in str(done.exception)
-    assert solve(run, replies=["/search mill", "/quit"]).exit_code == 0
-    assert HumanFolder(run.folder).rollouts() == []
 
 
 def test_an_answer_becomes_a_reference_of_given_held_out_tasks(run: Run) -> None:
@@ -101,20 +92,16 @@ def test_an_answer_becomes_a_reference_of_given_held_out_tasks(run: Run) -> None
     assert json.loads((out / "test.jsonl").read_text())["target"] == "A reference."
 
 
-def as_written(run: Run) -> tuple[list[str], list[str]]:
-    """Options and replies of a person who writes again what C_0 wrote, and the judge accepted."""
+def test_a_task_that_a_person_writes_is_judged_tried_answered_and_learnt_from(run: Run) -> None:
+    """What C_0 wrote, and the judge accepted, is written again."""
     stage = run.folder.stage(0, Stage.TASKS)
     writers = {rollout.id: rollout for rollout in read_records(stage.rollouts, Rollout)}
     candidate = held_out(run)[0]
     assert candidate.task is not None
     queries = [turn.query for turn in writers[candidate.challenger_rollout_id].turns if turn.query]
     replies = [f"What is next?\n/search {query}" for query in queries]
-    options = ["--document", candidate.provenance.document_id, "--turns", str(len(queries))]
-    return options, [*replies, f"All is known.\n/task {candidate.task.text}"]
-
-
-def test_a_task_that_a_person_writes_is_judged_and_can_be_answered_and_learnt_from(run: Run) -> None:
-    options, replies = as_written(run)
+    replies.append(f"All is known.\n/task {candidate.task.text}")
+    options = ["--document", candidate.provenance.document_id, "--turns", str(len(queries)), "--tries", "2"]
     done = play(run, "challenger", "--run", str(run.folder.path), *options, replies=replies)
     assert done.exit_code == 0, done.output
     human = HumanFolder(run.folder)
@@ -123,40 +110,12 @@ def test_a_task_that_a_person_writes_is_judged_and_can_be_answered_and_learnt_fr
     assert made.gates and made.provenance.challenger == "human"
     assert made.provenance.prompt_hash == run.pack.hash
     assert made.task is not None and made.rubric is not None
+    tried = {rollout.id: rollout.checkpoint for rollout in human.rollouts()}
+    assert len(made.rollout_ids) == 2 and made.mean is not None
+    assert all(tried[name].startswith("S_0") for name in made.rollout_ids)
     answered = solve(run, "--task", made.task.id, replies=["/answer It is not known.", "n"])
     assert answered.exit_code == 0, answered.output
-    again = Run(run.config, run.folder, run.pack)
-    rows = warm_start_rows(again, min_score=0.0)
-    assert rows.learnt == 2 and rows.refused == 0, "the task's conversation and the answer's"
+    rows = warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0)
+    assert (rows.learnt, rows.refused) == (4, 0), "the task's conversation, two tries and the answer"
     with RunReader(human.path) as reader:
         assert [line.id for line in reader.tasks().lines if line.iteration == 1] == [made.id]
-
-
-def test_answers_to_held_out_tasks_are_not_learnt_from(run: Run) -> None:
-    assert solve(run, replies=["/answer This.", "n"]).exit_code == 0
-    assert warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0).learnt == 0
-
-
-def test_the_solver_tries_what_a_person_wrote(run: Run) -> None:
-    options, replies = as_written(run)
-    done = play(run, "challenger", "--run", str(run.folder.path), *options, "--tries", "2", replies=replies)
-    assert done.exit_code == 0, done.output
-    (made,) = HumanFolder(run.folder).candidates()
-    assert len(made.rollout_ids) == 2 and made.mean is not None
-    kept = {rollout.id: rollout for rollout in HumanFolder(run.folder).rollouts()}
-    assert all(
-        isinstance(kept[name], Rollout) and kept[name].checkpoint.startswith("S_0")
-        for name in made.rollout_ids
-    )
-
-
-def test_a_pack_is_tried_without_a_run(tmp_path: Path) -> None:
-    replies = tmp_path / "replies.txt"
-    replies.write_text("/search mill\n/task Name the river of the mill.\n")
-    words = "play challenger --domain wikipedia --turns 1 --set corpus.sample=200"
-    places = ["--root", str(tmp_path / "runs"), "--answers", str(replies)]
-    done = CliRunner().invoke(cli, [*words.split(), *places])
-    assert done.exit_code == 0, done.output
-    assert "You set research tasks" in done.stdout and "Your searches are complete" in done.stdout
-    (made,) = HumanFolder(RunFolder(tmp_path / "runs" / "play-wikipedia")).candidates()
-    assert made.challenger_rollout_id

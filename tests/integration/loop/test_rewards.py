@@ -1,18 +1,27 @@
-"""Every reward preset makes two real GRPO steps from given tasks, and leaves its judgements and numbers behind."""
+"""Every reward preset, and every run folder of the papers made small, trains for real and leaves its judgements."""
 
+import json
+import random
 from pathlib import Path
 
 import pytest
 
 from benchmarks.embedded_speech import write_tasks
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Comparison, Grade, Rollout, Score, Selection
+from scope_selfplay.base.values import Comparison, Grade, Rollout, Rubric, Score, Selection
 from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.world import make_documents
+from scope_selfplay.driver.local import run_all
+from scope_selfplay.judge.served import random_judge_app
+from scope_selfplay.net.serve import serving
+from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import train_solver
 from scope_selfplay.store.files import read_records, read_rows
-from scope_selfplay.store.folder import Stage, StageFolder
+from scope_selfplay.store.folder import RunFolder, Stage, StageFolder
+from scope_selfplay.testing.random_policy import write_random_policy
+from tests.integration.serving.threads import in_thread
 
 SETTINGS = """
     domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 model.slots=16 search.topk=1
@@ -21,20 +30,9 @@ SETTINGS = """
     solver.steps=2 solver.batch=2 solver.group_size=4 solver.learning_rate=1e-3
     solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32
 """
-TRAINED = (
-    "rubric",
-    "verifier",
-    "implicit",
-    "explicit",
-    "pairwise",
-    "tournament_grpo_2_1_1",
-    "tournament_grpo_4_2_2",
-    "arenarl",
-    "reasoning_arena",
-    "reasoning_arena_live",
-    "adaptive_pointwise",
-    "balanced",
-)
+TRAINED = """
+    rubric verifier implicit explicit pairwise tournament_grpo_4_2_2 reasoning_arena adaptive_pointwise balanced
+""".split()
 
 
 def open_with(policy: Path, root: Path, name: str, *overrides: str) -> Run:
@@ -82,3 +80,59 @@ def recorded_calls(folder: StageFolder) -> int:
     said = [each.verdict for each in (*selections, *scores)]
     assert all(each is not None and each.reasoning for each in said)
     return verdicts + len(comparisons) + sum(each is not None and each.attempts > 0 for each in said)
+
+
+REPOSITORY = Path(__file__).parents[3]
+SMALL = """
+    model.dialect=qwen2.5 model.engine=in_process model.slots=16 model.max_length=4000 model.deterministic=true
+    corpus.path=embedded corpus.sample=64
+    solver.steps=1 solver.batch=2 solver.group_size=4 solver.max_prompt=3000 solver.max_response=800
+    solver.max_turn=100 solver.learning_rate=1e-3 judge.endpoint.context=null compare.tasks=2
+"""
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    packs = [load_pack(REPOSITORY / "prompts" / name) for name in ("open-travel", "open-writing", "math")]
+    texts = [prompt.body for pack in packs for prompt in pack.prompts]
+    return write_random_policy(
+        tmp_path_factory.mktemp("policy"), make_documents(random.Random(0), 64, source="w"), texts
+    )
+
+
+def run_small(name: str, policy: Path, folder: Path, *changes: str) -> RunFolder:
+    """The run of a folder with everything that costs made small; its design, prompts and sampling stay."""
+    tasks = folder / "queries.jsonl"
+    lines = [{"question": text, "answer": "7"} for text in ("Where to?", "And why?")]
+    tasks.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
+    file = REPOSITORY / "k8s" / "runs" / name / "run.yaml"
+    with in_thread(serving(random_judge_app())) as judge:
+        places = [*SMALL.split(), f"judge.endpoint.base_url={judge}", *given]
+        config = load_config(file, [*places, *changes])
+        run_all(open_run(config, folder / "runs", Progress()))
+    made = RunFolder(folder / "runs" / config.name)
+    assert made.stage(1, Stage.SOLVER).manifest is not None
+    assert made.stage(1, Stage.COMPARE).manifest is not None
+    return made
+
+
+def test_tournament_grpo_runs_with_its_own_settings(policy: Path, tmp_path: Path) -> None:
+    stage = run_small("tournament-grpo", policy, tmp_path).stage(1, Stage.SOLVER)
+    selections = read_records(stage.selections, Selection)
+    assert selections and {each.repeat for each in selections} <= set(range(4))
+    lengths = {len(rubric.criteria) for rubric in read_records(stage.rubrics, Rubric)}
+    assert lengths and lengths <= {5, 6, 7}
+
+
+def test_arenarl_runs_with_its_own_settings(policy: Path, tmp_path: Path) -> None:
+    stage = run_small("arenarl", policy, tmp_path, "domain=open-travel").stage(1, Stage.SOLVER)
+    pairs = {(each.first_id, each.second_id) for each in read_records(stage.comparisons, Comparison)}
+    # Both orders.
+    assert pairs and all((other, one) in pairs for one, other in pairs)
+
+
+def test_arenarl_writes_without_tools(policy: Path, tmp_path: Path) -> None:
+    changes = "domain=open-writing solver.max_search_turns=0 solver.loss=gspo solver.reward=arenarl_pointwise"
+    stage = run_small("arenarl", policy, tmp_path, *changes.split()).stage(1, Stage.SOLVER)
+    assert {each.scale for each in read_records(stage.scores, Score)} == {"answer"}

@@ -1,7 +1,9 @@
-"""Several rows per rollout train as one would, every loss is the one that TRL has under its name, and masks hold."""
+"""Several rows per rollout train as one would, losses are those that TRL has under their names, and the distance of the
+engine from the trainer is measured and made up for.
+"""
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,12 +17,13 @@ from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampling_cap
 from scope_selfplay.training.model import Placement, TrainedModel
 from scope_selfplay.training.passes import BatchRow, RolloutShare, UpdateRules, batch_of, plan_updates
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
-from tests.integration.loop.seam import by_member, furthest, job_of, row, same, train_on
+from tests.integration.loop.seam import Score, furthest, job_of, row, same, train_on
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 
@@ -139,14 +142,15 @@ def trl_loss(trainer: Any, rows: Sequence[TrainingRow], advantages: Sequence[flo
 
 
 def gradient_of(model: Any) -> Any:
-    return torch.cat([each.grad.flatten() for each in model.parameters()])
+    found = torch.cat([each.grad.flatten() for each in model.parameters()])
+    model.zero_grad()
+    return found
 
 
-@pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_is_what_trl_computes_under_its_name(
-    random_policy: Path, tmp_path: Path, loss: str, beta: float, is_old: bool
+    random_policy: Path, tmp_path: Path, loss: str, beta: float
 ) -> None:
     """Ours in several passes, TRL's in one; where log-probabilities are old, clips bind."""
     rng, rows = Random(7), sampled_rows(Random(3))
@@ -169,44 +173,98 @@ def test_every_loss_is_what_trl_computes_under_its_name(
         ]
 
     before, base = beside(0.002 if loss == "gspo" else 1.5), beside(0.5) if beta else None
-    total = clipped = 0.0
-    for part in plan.passes[0]:
-        places = [each.rollout for each in part]
-        chosen = [
-            BatchRow(rows[place], each.advantage, each.weight, base and base[place])
-            for place, each in zip(places, part, strict=True)
-        ]
-        batch = batch_of(chosen, 0, "cpu", packed=False)
-        earlier = [BatchRow(rows[place], reference=before[place]) for place in places]
-        old = batch_of(earlier, 0, "cpu", packed=False).references if is_old else None
-        scores = model.score(batch)
-        value, measured = policy_loss.of_pass(batch, scores.logps, old, scores.entropies)
-        value.backward()
-        total, clipped = total + float(value.detach()), clipped + PassTotals(*measured.tolist()).clipped
-    assert (clipped > 0) == is_old
-
     trainer = trl_trainer(random_policy, tmp_path, loss, beta)
-    known = {"old_per_token_logps": before if is_old else None, "ref_per_token_logps": base}
-    theirs = trl_loss(trainer, rows, advantages, **known)
-    theirs.backward()
-    assert total == pytest.approx(float(theirs.detach()), rel=1e-5, abs=1e-5)
-    ours, expected = gradient_of(model.model), gradient_of(trainer.model)
-    assert float((ours - expected).norm()) <= 1e-5 * float(expected.norm())
+    for is_old in (False, True):
+        total = clipped = 0.0
+        for part in plan.passes[0]:
+            places = [each.rollout for each in part]
+            chosen = [
+                BatchRow(rows[place], each.advantage, each.weight, base and base[place])
+                for place, each in zip(places, part, strict=True)
+            ]
+            batch = batch_of(chosen, 0, "cpu", packed=False)
+            earlier = [BatchRow(rows[place], reference=before[place]) for place in places]
+            old = batch_of(earlier, 0, "cpu", packed=False).references if is_old else None
+            scores = model.score(batch)
+            value, measured = policy_loss.of_pass(batch, scores.logps, old, scores.entropies)
+            value.backward()
+            total, clipped = total + float(value.detach()), clipped + PassTotals(*measured.tolist()).clipped
+        assert (clipped > 0) == is_old
+        known = {"old_per_token_logps": before if is_old else None, "ref_per_token_logps": base}
+        theirs = trl_loss(trainer, rows, advantages, **known)
+        theirs.backward()
+        assert total == pytest.approx(float(theirs.detach()), rel=1e-5, abs=1e-5)
+        ours, expected = gradient_of(model.model), gradient_of(trainer.model)
+        assert float((ours - expected).norm()) <= 1e-5 * float(expected.norm())
 
 
-def test_a_rollout_without_a_reward_is_masked_from_the_kl_as_well(
-    random_policy: Path, speaking_policy: Path, tmp_path: Path
-) -> None:
-    job = job_of(random_policy, tmp_path / "none", start=speaking_policy, kl_beta=0.5)
-    train_on(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
-    assert same(job.folder.checkpoint, speaking_policy)
+PROMPT, TAIL = [40, 41, 42], [70, 71]
 
 
-def test_truncated_rollouts_are_learnt_from_and_counted(random_policy: Path, tmp_path: Path) -> None:
+def apart(policy: Path, *distances: float) -> Score:
+    """Rollouts whose engine gave their tokens log-probabilities so far above the trained model's."""
+    model = load_model(policy)
+
     def score(record: str, member: int, step: int) -> RewardedRollout:
-        return replace(by_member(record, member, step), truncated=True)
+        ids = [60 + member, 61, 62 + int(record[1:])]
+        with torch.no_grad():
+            logps = model(input_ids=torch.tensor([PROMPT + ids])).logits[0].log_softmax(-1)
+        true = [float(logps[len(PROMPT) - 1 + place, token]) for place, token in enumerate(ids)]
+        said = [one + distance for one, distance in zip(true, distances, strict=True)]
+        return RewardedRollout(
+            [TrainingRow(PROMPT, ids + TAIL, [1, 1, 1, 0, 0], [*said, 0.0, 0.0])], float(member)
+        )
 
-    job = job_of(random_policy, tmp_path / "kept")
+    return score
+
+
+def line_of(job: GrpoJob, score: Score) -> dict[str, float]:
     train_on(job, score)
-    assert not same(job.folder.checkpoint, random_policy)
-    assert [line["truncated"] for line in read_rows(job.folder.metrics)] == [1.0]
+    (line,) = read_rows(job.folder.metrics)
+    return line
+
+
+def test_the_distance_is_measured_over_sampled_tokens_and_changes_nothing(
+    random_policy: Path, tmp_path: Path
+) -> None:
+    near, far = (job_of(random_policy, tmp_path / name, kl_beta=0.0) for name in ("near", "far"))
+    assert line_of(near, apart(random_policy, 0.0, 0.0, 0.0))["sampling_drift"] < 1e-4
+    line = line_of(far, apart(random_policy, 0.5, -1.5, 1.0))
+    assert line["sampling_drift"] == pytest.approx(1.0, abs=1e-3)
+    assert line["sampling_drift_max"] == pytest.approx(1.5, abs=1e-3)
+    assert furthest(near.folder.checkpoint, far.folder.checkpoint) == 0.0
+
+
+@pytest.mark.parametrize("loss", ["grpo", "cispo", "gspo"])
+def test_weights_make_up_for_the_distance_up_to_the_cap(
+    random_policy: Path, tmp_path: Path, loss: str
+) -> None:
+    plain = job_of(random_policy, tmp_path / "plain", kl_beta=0.0, loss=loss)
+    norm = line_of(plain, apart(random_policy, 0.0, 0.0, 0.0))["grad_norm"]
+    for weight, distance in ((0.5, math.log(2)), (1.5, -math.log(1.5)), (2.0, -math.log(4))):
+        weighed = job_of(random_policy, tmp_path / str(weight), kl_beta=0.0, loss=loss, sampling_cap=2.0)
+        found = line_of(weighed, apart(random_policy, distance, distance, distance))["grad_norm"]
+        assert found == pytest.approx(weight * norm, rel=1e-3)
+
+
+def test_greedy_tokens_weigh_as_much_as_without_weights_and_are_not_measured() -> None:
+    """The anchor of ArenaRL: an engine scores greedy tokens at temperature 1, the trainer at that of the run."""
+    drawn, greedy = (TrainingRow([1], [5, 6], [1, 1], said) for said in ([-3.5, -2.0], [math.nan] * 2))
+    batch = batch_of([BatchRow(greedy, 1.0, 0.25), BatchRow(drawn, 1.0, 0.25)], 0, "cpu", packed=False)
+    logps = torch.full(batch.ids.shape, -3.0)
+    total, measured = PolicyLoss(loss_of(SolverConfig()), 0.0, 3.0).of_pass(batch, logps, None, logps)
+    found = PassTotals(*measured.tolist())
+    assert (found.drawn, found.drift, found.drift_max) == (2.0, 1.5, 1.0)
+    assert float(total) == pytest.approx(-0.25 * (1.0 + 1.0 + math.exp(0.5) + math.exp(-1.0)))
+
+
+def test_engines_elsewhere_are_weighed_by_default_and_the_one_here_is_not() -> None:
+    settings = SolverConfig()
+    assert sampling_cap(settings, "in_process") is None
+    assert sampling_cap(settings, "in_process", exact=False) == 3.0
+    older = SolverConfig(overlap=1)
+    assert sampling_cap(older, "in_process") == 3.0
+    assert sampling_cap(older.model_copy(update={"sampling_cap": 0.0}), "in_process") is None
+    assert sampling_cap(settings, "vllm_server") == sampling_cap(settings, "vllm_colocated") == 3.0
+    assert sampling_cap(SolverConfig(sampling_cap=0), "vllm_server") is None
+    assert sampling_cap(SolverConfig(sampling_cap=2), "in_process") == 2.0

@@ -1,25 +1,34 @@
-"""The whole loop in miniature ends with what was promised."""
+"""The whole loop in miniature ends with what was promised, also forked and on a user's own questions."""
 
 import json
 import multiprocessing
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout
+import pytest
+
+from scope_selfplay.base.terminal import LineProgress, Progress
+from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Rubric
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.fork import fork_run
+from scope_selfplay.run.run import Run
 from scope_selfplay.stages.warm_start import warm_start_rows
-from scope_selfplay.store.files import read_records
+from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from scope_selfplay.store.ratings import kept_solver
+from tests import schemas
+from tests.integration.loop.policies import ARTICLES
+from tests.kills import die_before_write
 
-# Every task that the judge can read is let through: a random policy writes few of them. No Solver is better after two
-# steps, so that the run of two iterations ends after the first.
+# Metrics that time does not change.
+REWARDS = ("step", "reward", "reward_std", "loss", "rubric")
+# Every task that the judge can read is let through. No Solver is better after two steps: one iteration is all.
 SETTINGS = """
     name=tiny domain=embedded iterations=2 seed=4 judge.gates=[] model.max_length=256 model.slots=16
     search.topk=1 search.max_tokens=48 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates=48
@@ -32,8 +41,12 @@ SETTINGS = """
 """
 
 
+def settings_of(policy: Path, *overrides: str) -> list[str]:
+    return [*SETTINGS.split(), f"model.path={policy}", f"corpus.path={policy / ARTICLES}", *overrides]
+
+
 def config_of(policy: Path, *overrides: str) -> RunConfig:
-    return load_config(None, [*SETTINGS.split(), f"model.path={policy}", *overrides])
+    return load_config(None, settings_of(policy, *overrides))
 
 
 def forked(target: Callable[..., None], *given: Any) -> ForkServerProcess:
@@ -56,16 +69,35 @@ def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], No
     return child.exitcode
 
 
-def whole_run(policy: Path, root: Path) -> None:
-    run_all(open_run(config_of(policy), root, Progress()))
+def whole_run(policy: Path, root: Path, kill_before: int | None = None, *overrides: str) -> None:
+    """Beside the run stays how many writes it made, any of which may kill it, and the seconds of CPU that it took."""
+    writes, began = die_before_write(kill_before), time.process_time()
+    run_all(open_run(config_of(policy, *overrides), root, Progress()))
+    (root / "writes").write_text(str(writes()))
+    (root / "seconds").write_text(str(time.process_time() - began))
 
 
-def summary_of(folder: RunFolder) -> Any:
-    return json.loads(folder.summary.read_text())
+def records(root: Path) -> dict[str, bytes]:
+    """Everything that a run made, but for what tells the time: records, weights, rewards of every step, ratings."""
+    run = RunFolder(root / "tiny")
+    found = {}
+    for stage in sorted(run.path.glob("iteration-*/[!.]*")):
+        assert (stage / "manifest.json").exists(), stage
+        for path in sorted(stage.rglob("*")):
+            name = str(path.relative_to(run.path))
+            if path.name == "metrics.jsonl":
+                lines = [{key: row.get(key) for key in REWARDS} for row in read_rows(path)]
+                found[name] = "\n".join(map(json.dumps, lines)).encode()
+            elif path.suffix in (".jsonl", ".safetensors") or path.name in ("documents.json", "ratings.json"):
+                # A verdict that was paid for before a kill comes out of the cache after it.
+                found[name] = path.read_bytes().replace(b'"cached":true', b'"cached":false')
+    assert len(found) >= 15, sorted(found)
+    return found
 
 
+@pytest.mark.smoke
 def test_a_run_ends_with_every_stage_and_a_summary(finished: RunFolder) -> None:
-    summary = summary_of(finished)
+    summary = json.loads(finished.summary.read_text())
     kept = kept_solver(finished)
     assert kept is not None and summary["kept"] == kept.model_dump(mode="json")
     assert finished.best.resolve() == (finished.path / kept.checkpoint).resolve()
@@ -77,6 +109,7 @@ def test_a_run_ends_with_every_stage_and_a_summary(finished: RunFolder) -> None:
     for stage in Stage:
         folder = finished.stage(1, stage)
         assert read_manifest(folder.path) is not None and not folder.work.exists()
+    schemas.validate(finished.path)
 
 
 def test_a_run_that_no_iteration_helps_ends_early_and_says_why(
@@ -115,13 +148,6 @@ def test_every_rollout_that_counted_is_kept_with_its_grade(finished: RunFolder) 
     assert not set(trained) & set(documents)
 
 
-def test_what_a_run_accepted_gives_rows_to_learn_from(finished: RunFolder, speaking_policy: Path) -> None:
-    run = open_run(config_of(speaking_policy), finished.path.parent, Progress())
-    found = warm_start_rows(run, min_score=0.0)
-    assert found.learnt >= 4 and found.refused == 0
-    assert all(1 in row.mask and len(row.mask) == len(row.completion_ids) for row in found.rows)
-
-
 def test_a_finished_run_returns_at_once_and_changes_nothing(
     finished: RunFolder, speaking_policy: Path
 ) -> None:
@@ -129,5 +155,94 @@ def test_a_finished_run_returns_at_once_and_changes_nothing(
         return {each: each.read_bytes() for each in finished.path.rglob("*") if each.is_file()}
 
     before = files()
-    run_all(open_run(config_of(speaking_policy), finished.path.parent, Progress()))
+    run = open_run(config_of(speaking_policy), finished.path.parent, Progress())
+    run_all(run)
     assert files() == before
+    # What it accepted gives rows to learn from.
+    found = warm_start_rows(run, min_score=0.0)
+    assert found.learnt >= 4 and found.refused == 0
+    assert all(1 in row.mask and len(row.mask) == len(row.completion_ids) for row in found.rows)
+
+
+FROZEN = ("challenger.freeze_after=1", "compare.stop=never")
+
+
+def made_in(folder: RunFolder, iteration: int) -> list[tuple[str, str, float | None]]:
+    kept = read_records(folder.stage(iteration, Stage.TASKS).candidates, Candidate)
+    return [(each.id, each.task.text if each.task else "", each.mean) for each in kept]
+
+
+def manifests(folder: RunFolder) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.path.glob("iteration-*/*/manifest.json"))}
+
+
+def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
+) -> None:
+    """Figure 3: both conditions share iteration 1."""
+    before = manifests(finished)
+    made = fork_run(finished.path, tmp_path / "forked", load_config(finished.config, FROZEN), after=1)
+    summary = run_all(open_run(load_config(made.folder / "run.yaml"), tmp_path / "forked", Progress()))
+    forked = RunFolder(made.folder)
+    assert summary["shared"] == {"run": "tiny", "after": 1}
+    assert manifests(finished) == before
+    assert not forked.stage(2, Stage.CHALLENGER).path.exists()
+    (writer,) = {
+        each.provenance.challenger
+        for each in read_records(forked.stage(2, Stage.TASKS).candidates, Candidate)
+    }
+    assert writer.startswith("C_1-")
+
+    run_all(open_run(config_of(speaking_policy, *FROZEN), tmp_path / "from-the-start", Progress()))
+    alone = RunFolder(tmp_path / "from-the-start" / "tiny")
+    assert [made_in(forked, number) for number in (0, 1, 2)] == [
+        made_in(alone, number) for number in (0, 1, 2)
+    ]
+    trained = [read_manifest(each.stage(2, Stage.SOLVER).path) for each in (forked, alone)]
+    weights = [each.outputs["checkpoint/model.safetensors"] for each in trained if each]
+    assert len(weights) == 2 and weights[0] == weights[1]
+
+
+def world_questions(folder: RunFolder) -> list[str]:
+    """Questions that the judge of the embedded world can write a rubric for."""
+    kept = read_records(folder.stage(0, Stage.TASKS).candidates, Candidate)
+    return [each.task.text for each in kept if each.task]
+
+
+def given(
+    lines: Sequence[Mapping[str, object]], policy: Path, root: Path, progress: Progress, *more: str
+) -> Run:
+    file = root / "questions.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = [f"solver.tasks={file}", "name=given", "compare.stop=never", *more]
+    return open_run(config_of(policy, *settings), root, progress)
+
+
+def trained_on(folder: RunFolder, iteration: int) -> set[str]:
+    return {each.subject_id for each in read_records(folder.stage(iteration, Stage.SOLVER).rollouts, Rollout)}
+
+
+def test_questions_with_and_without_rubric_are_trained_on_in_turn(
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
+) -> None:
+    alone = world_questions(finished)[:2]
+    lines: list[dict[str, object]] = [{"question": text, "id": f"alone-{n}"} for n, text in enumerate(alone)]
+    lines += [
+        {"question": f"What is {n}?", "rubric": ["Names a river.", "Says when."], "id": f"own-{n}"}
+        for n in range(6)
+    ]
+    said: list[str] = []
+    run_all(given(lines, speaking_policy, tmp_path, LineProgress(said.append)))
+    folder = RunFolder(tmp_path / "given")
+    assert (
+        not folder.stage(1, Stage.CHALLENGER).path.exists() and not folder.stage(1, Stage.TASKS).path.exists()
+    )
+    first, second = trained_on(folder, 1), trained_on(folder, 2)
+    assert first | second == {line["id"] for line in lines} and not first & second
+    assert any("tasks 1 to 4 of 8 given ones, pass 1" in line for line in said), said
+    assert any("tasks 5 to 8 of 8 given ones, pass 1" in line for line in said), said
+    stages = [folder.stage(number, Stage.SOLVER) for number in (1, 2)]
+    assert all(each.verdicts for stage in stages for each in read_records(stage.grades, Grade))
+    # What the judge wrote is kept; what was given is in the user's file.
+    written = [each.task_id for stage in stages for each in read_records(stage.rubrics, Rubric)]
+    assert sorted(written) == ["alone-0", "alone-1"]

@@ -15,7 +15,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.net.serve import ServedReply, ServedRequest
-from scope_selfplay.rewards.problems import ARENA_FILE, RUN_FILE
+from scope_selfplay.rewards.problems import RUN_FILE
 from scope_selfplay.rewards.verify import boxed_reward, last_box
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
@@ -61,12 +61,11 @@ def judge_url() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("config", [ARENA_FILE, CLUSTER_FILE], ids=lambda file: file.parent.name)
 def test_flat_groups_go_to_a_live_tournament_and_the_others_keep_their_verified_rewards(
-    sums: Sums, judge_url: str, tmp_path: Path, config: Path
+    sums: Sums, judge_url: str, tmp_path: Path
 ) -> None:
     judge = ["judge.kind=model", f"judge.endpoint.base_url={judge_url}", f"judge.endpoint.model={FAKE_MODEL}"]
-    run = open_run(load_config(config, [*SMALL.split(), *sums.settings, *judge]), tmp_path, Progress())
+    run = open_run(load_config(CLUSTER_FILE, [*SMALL.split(), *sums.settings, *judge]), tmp_path, Progress())
     assert run.config.solver.loss == "cispo"
     train_solver(run, 1)
     folder = run.folder.stage(1, Stage.SOLVER)

@@ -5,18 +5,19 @@ import signal
 
 import pytest
 
+pytest.importorskip("math_verify", reason="needs the math extra")
+
+from scope_selfplay.base.values import Check, Criterion, Fault, Role, Rollout, Rubric, Task
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
     PairQuestion,
     RubricQuestion,
+    Scale,
     ScoreQuestion,
     SelectQuestion,
+    Style,
+    grade_answer,
 )
-
-pytest.importorskip("math_verify", reason="needs the math extra")
-
-from scope_selfplay.base.values import Check, Criterion, Fault, Role, Rollout, Rubric, Task
-from scope_selfplay.judge.protocol import Scale, Style, grade_answer
 from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.rewards.verify import BoxedVerifier, boxed_reward
 
@@ -27,37 +28,32 @@ def box(text: str) -> str:
     return f"So it is \\boxed{{{text}}}."
 
 
-@pytest.mark.parametrize(
-    ("answer", "reference", "reward"),
-    [
-        ("12", "12", 1.0),
-        ("17", "71", 0.0),
-        ("-3", "3", 0.0),
-        (r"\frac{6}{8}", "3/4", 1.0),
-        ("0.5", r"\frac12", 1.0),
-        ("0.333", "1/3", 0.0),
-        ("1,234", "1234", 1.0),
-        (r"\sqrt{8}", r"2\sqrt2", 1.0),
-        ("x=3", "3", 1.0),
-        ("5 cm", "5", 1.0),
-        ("(x+1)^2", "x^2+2x+1", 1.0),
-        ("3, 5", "5, 3", 1.0),
-        ("(3,5)", "(5,3)", 0.0),
-        (r"\text{Yes}", "yes", 1.0),
-        ("C_6H_{12}", "C6H14", 0.0),
-        ("x_1", "x_2", 0.0),
-        ("2x_1", "2x1", 0.0),
-        ("A_B", "AB", 0.0),
-        ("no", "yes", 0.0),
-        ("\x00", "3", 0.0),
-        ("import os", "3", 0.0),
-        ("1", "}{", None),
-    ],
-)
-def test_equal_expressions_are_right_and_others_wrong(
-    answer: str, reference: str, reward: float | None
-) -> None:
-    assert boxed_reward(box(answer), reference) == reward
+REWARDS = [
+    ("12", "12", 1.0),
+    ("17", "71", 0.0),
+    ("-3", "3", 0.0),
+    (r"\frac{6}{8}", "3/4", 1.0),
+    ("0.5", r"\frac12", 1.0),
+    ("0.333", "1/3", 0.0),
+    ("1,234", "1234", 1.0),
+    (r"\sqrt{8}", r"2\sqrt2", 1.0),
+    ("x=3", "3", 1.0),
+    ("5 cm", "5", 1.0),
+    ("(x+1)^2", "x^2+2x+1", 1.0),
+    ("3, 5", "5, 3", 1.0),
+    ("(3,5)", "(5,3)", 0.0),
+    (r"\text{Yes}", "yes", 1.0),
+    ("C_6H_{12}", "C6H14", 0.0),
+    ("2x_1", "2x1", 0.0),
+    ("A_B", "AB", 0.0),
+    ("\x00", "3", 0.0),
+    ("1", "}{", None),
+]
+
+
+def test_equal_expressions_are_right_and_others_wrong() -> None:
+    found = [(answer, reference, boxed_reward(box(answer), reference)) for answer, reference, _ in REWARDS]
+    assert found == REWARDS
 
 
 @pytest.mark.parametrize("hostile", ["9^{9^{9^9}}", "10000000000000000000000!", r"\prod_{i=1}^{10^9} i^i"])
@@ -97,19 +93,17 @@ async def test_a_checked_criterion_is_decided_by_its_rule_and_costs_no_call() ->
 
 
 async def test_the_verifier_judge_knows_right_from_wrong_and_refuses_the_rest() -> None:
-    judge = VerifierJudge()
     right, wrong = rollout("right", box("6/2")), rollout("wrong", box("4"))
-    found = await judge.ask(PairQuestion(TASK, wrong, right, style=Style.PREFERENCE))
-    assert found.value == (0.0, 1.0)
-    assert (await judge.ask(PairQuestion(TASK, right, right, style=Style.SCORES))).value == (1.0, 1.0)
     bare = TASK.model_copy(update={"reference": None})
-    refused = await judge.ask(PairQuestion(bare, right, wrong, style=Style.SCORES))
-    assert refused.value is None and refused.verdict.fault is Fault.REFUSED
-    assert (await judge.ask(SelectQuestion(TASK, None, [wrong, right], 1))).value == [1]
-    assert (await judge.ask(SelectQuestion(TASK, None, [right, right], 1))).verdict.fault is Fault.REFUSED
-    assert (
-        await judge.ask(ScoreQuestion(TASK, rollout("r", box("3")), None, scale=Scale.CORRECTNESS))
-    ).value == 1.0
-    graded = await judge.ask(GradeQuestion(TASK, Criterion(text="ProblemKind."), "x"))
-    assert graded.verdict.fault is Fault.REFUSED
-    assert (await judge.ask(RubricQuestion(TASK, ()))).value is None
+    for question, value in (
+        (PairQuestion(TASK, wrong, right, style=Style.PREFERENCE), (0.0, 1.0)),
+        (PairQuestion(TASK, right, right, style=Style.SCORES), (1.0, 1.0)),
+        (PairQuestion(bare, right, wrong, style=Style.SCORES), None),
+        (SelectQuestion(TASK, None, [wrong, right], 1), [1]),
+        (SelectQuestion(TASK, None, [right, right], 1), None),
+        (ScoreQuestion(TASK, right, None, scale=Scale.CORRECTNESS), 1.0),
+        (GradeQuestion(TASK, Criterion(text="Is polite."), "x"), None),
+        (RubricQuestion(TASK, ()), None),
+    ):
+        found = await VerifierJudge().ask(question)
+        assert found.value == value and (found.verdict.fault is Fault.REFUSED) == (value is None)

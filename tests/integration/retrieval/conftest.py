@@ -1,6 +1,6 @@
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -13,8 +13,6 @@ from retrieval.service import SearchService, ServiceSettings
 from scope_selfplay.base.values import Document
 from scope_selfplay.net.serve import serving
 from tests.world_data import write_world_data
-
-Running = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @pytest.fixture(scope="session")
@@ -47,35 +45,23 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, towns: list[Document]
 
 
 @asynccontextmanager
-async def serve_app(app: Starlette, port: int = 0) -> AsyncIterator[str]:
-    """Any application on a loopback port (0: a free one), for as long as the block lasts."""
-    async with serving(app, port=port, finish=10) as url:
+async def serve_app(app: Starlette) -> AsyncIterator[str]:
+    """Any application on a free loopback port, for as long as the block lasts."""
+    async with serving(app, finish=10) as url:
         yield url.removesuffix("/v1")
 
 
 @asynccontextmanager
 async def serve_folder(
-    folder: Path,
-    *,
-    token: str | None = None,
-    service: SearchService | None = None,
-    port: int = 0,
-    **settings: object,
+    folder: Path, *, token: str | None = None, service: SearchService | None = None
 ) -> AsyncIterator[str]:
-    service = service or SearchService(
-        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings})
-    )
+    service = service or SearchService(ServiceSettings(folder=folder, workers=0))
     await service.load()
     try:
-        async with serve_app(build_app(service, token), port) as url:
+        async with serve_app(build_app(service, token)) as url:
             yield url
     finally:
         await service.close()
-
-
-@pytest.fixture
-def running() -> Running:
-    return serve_folder
 
 
 @pytest.fixture

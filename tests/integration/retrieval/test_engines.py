@@ -1,8 +1,6 @@
 """A run searches passages in somebody else's engine: Qdrant itself, Elasticsearch as recorded."""
 
 import asyncio
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.base.values import Document, Passage
-from scope_selfplay.cli import cli
 from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.search.engines import open_query_encoder
 from scope_selfplay.search.searcher import IndexRecord, Searcher, open_retriever
@@ -65,7 +61,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=32, heads=2))
 
 
-@pytest.fixture(params=["elasticsearch", "qdrant"])
+@pytest.fixture(params=["elasticsearch", pytest.param("qdrant", marks=pytest.mark.engines)])
 def engine(request: pytest.FixtureRequest, encoder: str) -> Iterator[Engine]:
     """OpenSearch is asked as Elasticsearch is, but for its key."""
     if request.param == "elasticsearch":
@@ -74,7 +70,8 @@ def engine(request: pytest.FixtureRequest, encoder: str) -> Iterator[Engine]:
             yield elasticsearch(url, add=recorded.rows.extend)
         return
     pytest.importorskip("qdrant_client", reason="Qdrant's local mode needs qdrant-client")
-    local = LocalQdrant(ROWS, open_query_encoder(encoder).vector)
+    queries = open_query_encoder(encoder)[0].queries
+    local = LocalQdrant(ROWS, lambda query: queries([query])[0].tolist())
     with served(local) as url:
         settings = {"name": "qdrant", "index": "wiki", "encoder": encoder}
         yield Engine({"url": url, "engine": settings}, local.add, "0")
@@ -88,52 +85,37 @@ def whole(searcher: Searcher, passage_id: str) -> Document | None:
     return asyncio.run(searcher.document(passage_id))
 
 
-def test_passages_come_best_first_with_title_and_text(engine: Engine, tmp_path: Path) -> None:
-    searcher = engine.open(tmp_path / "run")
+def test_passages_come_best_first_with_title_and_text_and_whole_from_their_field(
+    engine: Engine, tmp_path: Path
+) -> None:
+    searcher = engine.open(tmp_path / "run", engine={"fields": {"document": "whole"}})
     passages = found(searcher, "Orsk is a town below a dam.", 2)
     assert (passages[0].id, passages[0].title, passages[0].text) == (engine.first_id, "Orsk", ROWS[0]["text"])
     assert len(passages) == 2 and passages[0].score > passages[1].score
+    shown = whole(searcher, engine.first_id)
+    assert shown is not None and (shown.title, shown.text) == ("Orsk", "Orsk is a town. All of it.")
     record = IndexRecord.model_validate_json((tmp_path / "run" / "index.json").read_bytes())
     assert (record.kind, record.rows) == (engine.settings["engine"]["name"], 4)
     assert record.identity == searcher.identity
-
-
-def test_rows_without_a_title_are_passages_too(engine: Engine, tmp_path: Path) -> None:
-    passage = found(engine.open(tmp_path / "run"), "A heron without a title.", 1)[0]
-    assert (passage.title, passage.text) == ("", "A heron without a title.")
-
-
-def test_open_shows_the_field_with_the_whole_document(engine: Engine, tmp_path: Path) -> None:
-    searcher = engine.open(tmp_path / "run", engine={"fields": {"document": "whole"}})
-    shown = whole(searcher, engine.first_id)
-    assert shown is not None and (shown.title, shown.text) == ("Orsk", "Orsk is a town. All of it.")
+    # In the usual field, a row without a title.
     passage = found(engine.open(tmp_path / "other"), "A heron without a title.", 1)[0]
+    assert (passage.title, passage.text) == ("", "A heron without a title.")
     heron = whole(searcher, passage.id)
     assert heron is not None and heron.text == "A heron."
 
 
-@pytest.mark.parametrize("asked", ["zzz", "' OR '1'='1", "-1", str(1 << 64), "a/../b?x=1", "\ud800", "*"])
-def test_no_id_opens_what_it_does_not_name(engine: Engine, tmp_path: Path, asked: str) -> None:
-    assert whole(engine.open(tmp_path / "run"), asked) is None
+QUERIES = [
+    *("!!!", 'a AND "b OR (', "{'$gt': 1}", "*:*", "../", "岩"),
+    *("orsk " * 3000, "x." * 3000, "\ud800 orsk", "\x00orsk"),
+]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "!!!",
-        'a AND "b OR (',
-        "{'$gt': 1}",
-        "orsk " * 3000,
-        "x." * 3000,
-        "\ud800 orsk",
-        "\x00orsk",
-        "*:*",
-        "../",
-        "岩",
-    ],
-)
-def test_no_query_is_a_fault(engine: Engine, tmp_path: Path, query: str) -> None:
-    assert len(found(engine.open(tmp_path / "run"), query)) <= 3
+def test_no_query_is_a_fault_and_no_id_opens_what_it_does_not_name(engine: Engine, tmp_path: Path) -> None:
+    searcher = engine.open(tmp_path / "run")
+    for query in QUERIES:
+        assert len(found(searcher, query)) <= 3, query
+    for asked in ("zzz", "' OR '1'='1", "-1", str(1 << 64), "a/../b?x=1", "\ud800", "*"):
+        assert whole(searcher, asked) is None, asked
 
 
 def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -> None:
@@ -145,28 +127,6 @@ def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -
     # A step of a training begins a loop of its own, which asks again what is served.
     with pytest.raises(RunMismatchError, match="serve that index, or start a new run"):
         found(searcher, "Orsk")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"index": "wikis"}, "wikis"),
-        (
-            {"fields": {"document": "body"}},
-            "search.engine.fields.document: a row of wiki has no field 'body'; its fields: id, te",
-        ),
-        ({"fields": {"title": "heading"}}, None),
-    ],
-)
-def test_settings_that_do_not_fit_the_index_are_named(
-    engine: Engine, tmp_path: Path, wrong: dict[str, Any], said: str | None
-) -> None:
-    if said is None:
-        (passage,) = found(engine.open(tmp_path / "run", engine=wrong), "Orsk is a town below a dam.", 1)
-        assert passage.title == ""
-        return
-    with pytest.raises((ConfigError, RunMismatchError), match=re.escape(said)):
-        whole(engine.open(tmp_path / "run", engine=wrong), engine.first_id)
 
 
 @pytest.mark.parametrize(
@@ -198,19 +158,17 @@ def test_an_engine_that_goes_away_is_an_outage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [{"hits": {}}, {"hits": {"hits": [{"_id": 1}]}}, {"hits": {"hits": [7]}}])
 def test_an_answer_of_another_shape_is_a_fault_and_no_empty_result(answer: Any, tmp_path: Path) -> None:
-    recorded = RecordedElasticsearch(ROWS)
-
-    def broken(method: str, path: str, body: Any) -> tuple[int, Any]:
-        return (200, answer) if broken_now and "_search" in path else recorded(method, path, body)
-
-    broken_now = False
-    with served(broken) as url:
+    recorded, broken = RecordedElasticsearch(ROWS), list[bool]()
+    with served(
+        lambda *asked: (200, answer) if broken and "_search" in asked[1] else recorded(*asked)
+    ) as url:
         searcher = elasticsearch(url).open(tmp_path / "run")
-        broken_now = True
+        broken.append(True)
         with pytest.raises(SearchError, match="another shape"):
             found(searcher, "Orsk")
 
 
+@pytest.mark.engines
 def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) -> None:
     official = pytest.importorskip("elasticsearch", reason="needs the package elasticsearch")
     recorded = RecordedElasticsearch(ROWS)
@@ -225,13 +183,3 @@ def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) ->
             assert client.count(index="wiki")["count"] == 4
             assert list(client.indices.get_settings(index="wiki")) == ["wiki-2026"]
     assert [passage.id for passage in ours] == [hit["_id"] for hit in theirs["hits"]["hits"]]
-
-
-def test_the_commands_take_an_engine_like_any_retriever(engine: Engine, tmp_path: Path) -> None:
-    options = ["--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.sample=32"]
-    tried = CliRunner().invoke(cli, ["tools", "try", "search", '{"query": "Orsk is a town"}', *options])
-    assert tried.exit_code == 0, tried.output
-    assert "Orsk: Orsk is a town below a dam." in tried.stdout
-    checked = CliRunner().invoke(cli, ["preflight", "--json", *options, "--root", str(tmp_path / "runs")])
-    row = next(row for row in json.loads(checked.stdout) if row["where"] == "retriever")
-    assert "with 4 passages; 0 of 8 of the run's" in row["what"], row

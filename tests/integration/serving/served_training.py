@@ -33,15 +33,7 @@ from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import GROUP, job_of, row, with_model
 
 
-def served_job(policy: Path, folder: Path, url: str, *, adapter: int = 0, **settings: Any) -> GrpoJob:
-    """`adapter`: its rank; M0 is asked where there is one."""
-    job = job_of(policy, folder, kl_beta=0.1 if adapter else 0.0, micro_tokens=1, **settings)
-    return with_model(job, ModelConfig(engine="vllm_server", vllm_url=url, lora_rank=adapter))
-
-
-def sampler_of(
-    source: Any, see: Callable[[int], None], seen: Callable[[], None] = lambda: None
-) -> Callable[..., Any]:
+def sampler_of(source: Any, see: Callable[[int], None], seen: Callable[[], None]) -> Callable[..., Any]:
     """Rollouts of one sampled turn; `see` is called with the step when they begin, `seen` when they have ended."""
 
     async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
@@ -120,25 +112,22 @@ def main(folder: Path, policy: Path, url: str, overlap: int, adapter: int) -> No
         asked.unlink()
 
     install_vllm(broadcast)
-    job = replace(served_job(policy, folder, url, adapter=adapter, steps=3, overlap=overlap), ranks=team)
+    # M0 is asked where there is an adapter.
+    job = job_of(policy, folder, kl_beta=0.1 if adapter else 0.0, micro_tokens=1, steps=3, overlap=overlap)
+    served = ModelConfig(engine="vllm_server", vllm_url=url, lora_rank=adapter)
     try:
-        # TRL's client goes on for a GPU alone, and leaves one without a number as it is.
-        train_served(job, see, seen, device="cuda")
+        train(replace(with_model(job, served), ranks=team), see, seen)
     finally:
         (folder / f"left-{team.number}").touch()
 
 
-def train_served(
-    job: GrpoJob,
-    see: Callable[[int], None] = lambda step: None,
-    seen: Callable[[], None] = lambda: None,
-    device: str = "cpu",
-) -> None:
+def train(job: GrpoJob, see: Callable[[int], None], seen: Callable[[], None]) -> None:
     import torch
 
     with job.ranks:
         model = load(job)
-        placed: Any = SimpleNamespace(placement=replace(model.placement, device=torch.device(device)))
+        # TRL's client goes on for a GPU alone, and leaves one without a number as it is.
+        placed: Any = SimpleNamespace(placement=replace(model.placement, device=torch.device("cuda")))
         context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=lambda tokens: None))
         engine = open_engine(job, placed, context, Role.SOLVER, "S_0")
         TrainingLoop(job, model, engine, sampler_of(engine.source, see, seen)).run()

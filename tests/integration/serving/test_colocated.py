@@ -6,7 +6,7 @@ in tests/vllm.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,22 +18,12 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 import torch
 
-from benchmarks.embedded_speech import write_tasks
-from benchmarks.gpu import policies
-from benchmarks.gpu.scales import TINY
 from scope_selfplay.base.sampling import Generate, Sample
-from scope_selfplay.base.terminal import Progress
-from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.stepped import SteppedEngine
-from scope_selfplay.run.begin import open_run
-from scope_selfplay.run.run import Run
-from scope_selfplay.stages import train as stage_of_training
-from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.store.folder import Stage
-from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups
+from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_groups
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
@@ -43,40 +33,11 @@ from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
 pytestmark = pytest.mark.integration
 
 
-class PlainEngine:
-    """As much of vLLM's LLMEngine as is called: one greedy token for every running request a step."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.running: dict[str, tuple[list[int], list[int], list[dict[int, Any]], Any]] = {}
-        self.most_at_once = 0
-
-    def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        self.running[request_id] = (list(prompt["prompt_token_ids"]), [], [], params)
-
-    def abort_request(self, request_ids: list[str]) -> None:
-        for each in request_ids:
-            self.running.pop(each)
-
-    @torch.inference_mode()
-    def step(self) -> Sequence[Any]:
-        self.most_at_once = max(self.most_at_once, len(self.running))
-        finished = []
-        for name, (prompt, ids, logprobs, params) in list(self.running.items()):
-            logits = self.model(input_ids=torch.tensor([prompt + ids])).logits[0, -1]
-            token = int(logits.argmax())
-            ids.append(token)
-            logprobs.append({token: SimpleNamespace(logprob=float(logits.log_softmax(-1)[token]))})
-            if token in params.stops.ids or len(ids) == params.max_tokens:
-                reason = "stop" if token in params.stops.ids else "length"
-                completion = SimpleNamespace(token_ids=ids, logprobs=logprobs, finish_reason=reason)
-                finished.append(SimpleNamespace(request_id=name, finished=True, outputs=[completion]))
-                del self.running[name]
-        return finished
-
-
 class SleepingLLM:
-    """As much of vLLM's LLM as is called, on the CPU; what sleeps is gone, and to use it is an error."""
+    """As much of vLLM's LLM as is called, on the CPU: one greedy token for every running request a step.
+
+    What sleeps is gone, and to use it is an error.
+    """
 
     made: "list[SleepingLLM]"
 
@@ -84,15 +45,19 @@ class SleepingLLM:
         self.options, self.calls = options, list[str]()
         self.model = load_model(Path(model))
         self.asleep = set[str]()
-        self.llm_engine = PlainEngine(self.model)
-        self.llm_engine.step = self._step  # type: ignore[method-assign]
+        self.running: dict[str, tuple[list[int], list[int], list[dict[int, Any]], Any]] = {}
+        self.most_at_once = 0
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self._load))
-        executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
-        self.llm_engine.model_executor = executor  # type: ignore[attr-defined]
+        self.llm_engine = SimpleNamespace(
+            add_request=self._add,
+            abort_request=lambda ids: [self.running.pop(each) for each in ids],
+            step=self._step,
+            model_executor=SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner)),
+        )
         self.made.append(self)
 
     def sleep(self, level: int) -> None:
-        assert not self.llm_engine.running
+        assert not self.running
         self._called(f"sleep {level}")
         self.asleep = {"weights", "kv_cache"}
         with torch.no_grad():
@@ -107,6 +72,9 @@ class SleepingLLM:
     def reset_prefix_cache(self) -> None:
         self._called("reset")
 
+    def _add(self, request_id: str, prompt: Any, params: Any) -> None:
+        self.running[request_id] = (list(prompt["prompt_token_ids"]), [], [], params)
+
     def _load(self, weights: Iterable[tuple[str, Any]]) -> None:
         self._called("load")
         assert "weights" not in self.asleep
@@ -114,10 +82,23 @@ class SleepingLLM:
             for name, weight in weights:
                 self.model.get_parameter(name).copy_(weight)
 
+    @torch.inference_mode()
     def _step(self) -> Sequence[Any]:
         self._called("step")
         assert not self.asleep
-        return PlainEngine.step(self.llm_engine)
+        self.most_at_once = max(self.most_at_once, len(self.running))
+        finished = []
+        for name, (prompt, ids, logprobs, params) in list(self.running.items()):
+            logits = self.model(input_ids=torch.tensor([prompt + ids])).logits[0, -1]
+            token = int(logits.argmax())
+            ids.append(token)
+            logprobs.append({token: SimpleNamespace(logprob=float(logits.log_softmax(-1)[token]))})
+            if token in params.stops.ids or len(ids) == params.max_tokens:
+                reason = "stop" if token in params.stops.ids else "length"
+                completion = SimpleNamespace(token_ids=ids, logprobs=logprobs, finish_reason=reason)
+                finished.append(SimpleNamespace(request_id=name, finished=True, outputs=[completion]))
+                del self.running[name]
+        return finished
 
     def _called(self, call: str) -> None:
         if self.calls[-1:] != [call]:
@@ -143,12 +124,23 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[SleepingLLM]:
 MODEL = ModelConfig(engine="vllm_colocated", vllm_memory=0.25)
 
 
-def train_colocated(job: GrpoJob, make_sampler: Callable[[SteppedEngine, TrainedModel], StepSampler]) -> None:
+Sampler = Callable[
+    [SteppedEngine, TrainedModel, int, Callable[[Rows], None]], Awaitable[list[RewardedRollout]]
+]
+
+
+def train_colocated(job: GrpoJob, rollouts: Sampler) -> list[dict[str, Any]]:
+    """The metrics of its steps."""
     with job.ranks:
         model = load(job)
         source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
         engine = Colocated(source, job.start.weights, job.options.model, job.max_length, 0)
-        TrainingLoop(job, model, engine, make_sampler(source, model)).run()
+
+        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+            return StepResult(in_groups(await rollouts(source, model, step, sampled), GROUP), {})
+
+        TrainingLoop(job, model, engine, sample).run()
+    return read_rows(job.folder.metrics)
 
 
 def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_sleeps_in_its_update(
@@ -157,33 +149,28 @@ def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_
     job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), MODEL)
     seen: list[Sample] = []
 
-    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
-        async def episode(row: int) -> RewardedRollout:
-            prompt = (40, 41, 42 + row)
-            first = await source.generate(Generate(prompt, 4), ("first", row))
-            await asyncio.sleep(0.01)  # a search
-            second = await source.generate(Generate((*prompt, *first.ids, 50), 3 + row), ("second", row))
-            seen.extend((first, second))
-            ids = [*first.ids, 50, *second.ids]
-            mask = [1] * len(first.ids) + [0] + [1] * len(second.ids)
-            return RewardedRollout([TrainingRow(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
+    async def episode(source: SteppedEngine, row: int) -> RewardedRollout:
+        prompt = (40, 41, 42 + row)
+        first = await source.generate(Generate(prompt, 4), ("first", row))
+        await asyncio.sleep(0.01)  # a search
+        second = await source.generate(Generate((*prompt, *first.ids, 50), 3 + row), ("second", row))
+        seen.extend((first, second))
+        ids = [*first.ids, 50, *second.ids]
+        mask = [1] * len(first.ids) + [0] + [1] * len(second.ids)
+        return RewardedRollout([TrainingRow(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
 
-        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-            rollouts = await asyncio.gather(*map(episode, range(GROUP * len(records))))
-            return StepResult(in_groups(rollouts, GROUP), {"rubric": 0.5})
+    async def rollouts(source: SteppedEngine, *_: Any) -> list[RewardedRollout]:
+        return await asyncio.gather(*(episode(source, row) for row in range(4)))
 
-        return sample
-
-    train_colocated(job, make_sampler)
+    assert len(train_colocated(job, rollouts)) == 2 and not same(job.folder.checkpoint, random_policy)
     (vllm,) = made
     step = ["wake weights", "load", "reset", "wake kv_cache", "step", "sleep 2"]
     assert vllm.calls == ["sleep 2", *step, *step]
-    assert vllm.llm_engine.most_at_once == 4 and not vllm.llm_engine.running
+    assert vllm.most_at_once == 4 and not vllm.running
     options = vllm.options
     assert options["gpu_memory_utilization"] == 0.25 and options["enable_sleep_mode"] is True
     assert options["max_model_len"] == job.max_length and options["tensor_parallel_size"] == 1
     assert len(seen) == 16 and all(each.logprobs and max(each.logprobs) <= 0 for each in seen)
-    assert len(read_rows(job.folder.metrics)) == 2 and not same(job.folder.checkpoint, random_policy)
 
 
 def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
@@ -192,28 +179,25 @@ def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
     job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, learning_rate=1e-2)
     job = with_model(job, MODEL.model_copy(update={"lora_rank": 4}))
     apart: list[float] = []
+    before: list[Any] = []
 
-    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
-        frozen = [(each, each.clone()) for each in model.network.parameters() if not each.requires_grad]
+    async def rollouts(
+        source: SteppedEngine, model: TrainedModel, step: int, _: Any
+    ) -> list[RewardedRollout]:
+        samples = [await source.generate(Generate((40, 41, 42 + n), 4), (n,)) for n in range(4)]
+        frozen = [each for each in model.network.parameters() if not each.requires_grad]
+        before.extend(each.clone() for each in frozen if step == 0)
+        assert all(map(torch.equal, frozen, before))
+        ids = torch.tensor([[40, 41, 42]])
+        with torch.no_grad():
+            wanted = model.network(input_ids=ids).logits
+            apart.append(float((made[0].model(input_ids=ids).logits - wanted).abs().max()))
+            with model.model.disable_adapter():
+                moved = float((model.network(input_ids=ids).logits - wanted).abs().max())
+        assert bool(step) is (moved > 1e-3)
+        return [RewardedRollout([row(sampled=each.ids)], float(n % 2)) for n, each in enumerate(samples)]
 
-        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-            samples = [await source.generate(Generate((40, 41, 42 + n), 4), (n,)) for n in range(4)]
-            assert all(torch.equal(weight, before) for weight, before in frozen)
-            ids = torch.tensor([[40, 41, 42]])
-            with torch.no_grad():
-                wanted = model.network(input_ids=ids).logits
-                apart.append(float((made[0].model(input_ids=ids).logits - wanted).abs().max()))
-                with model.model.disable_adapter():
-                    moved = float((model.network(input_ids=ids).logits - wanted).abs().max())
-            assert bool(step) is (moved > 1e-3)
-            rollouts = [
-                RewardedRollout([row(sampled=each.ids)], float(n % 2)) for n, each in enumerate(samples)
-            ]
-            return StepResult(in_groups(rollouts, GROUP), {})
-
-        return sample
-
-    train_colocated(job, make_sampler)
+    train_colocated(job, rollouts)
     assert len(apart) == 3 and max(apart) < 1e-4
 
 
@@ -223,26 +207,21 @@ def trained_in_three_steps(
     """`judged_late`: the engine may sleep, and rewards come when the reference has read the step."""
     job = with_model(job_of(policy, folder, steps=3, kl_beta=0.1, learning_rate=1e-2), MODEL)
 
-    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
-        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-            samples = [await source.generate(Generate((40, 41, 42 + n), 4 + n), (n,)) for n in range(4)]
-            rows = [[row(sampled=each.ids), row(7, 8, sampled=each.ids)] for each in samples]
-            if judged_late:
-                sampled(rows)
-                await asyncio.wait_for(read(step + 1), 60)
-            # What is masked and counts for nothing is known with the rewards alone.
-            rewards = [None if n == step else float(n % 2) for n in range(4)]
-            rollouts = [RewardedRollout(each, reward) for each, reward in zip(rows, rewards, strict=True)]
-            return StepResult(in_groups(rollouts, GROUP), {})
+    async def rollouts(
+        source: SteppedEngine, _: Any, step: int, sampled: Callable[[Rows], None]
+    ) -> list[RewardedRollout]:
+        samples = [await source.generate(Generate((40, 41, 42 + n), 4 + n), (n,)) for n in range(4)]
+        rows = [[row(sampled=each.ids), row(7, 8, sampled=each.ids)] for each in samples]
+        if judged_late:
+            sampled(rows)
+            async with asyncio.timeout(60):
+                while len(reads) <= step:
+                    await asyncio.sleep(0.01)
+        # What is masked and counts for nothing is known with the rewards alone.
+        rewards = [None if n == step else float(n % 2) for n in range(4)]
+        return [RewardedRollout(each, reward) for each, reward in zip(rows, rewards, strict=True)]
 
-        return sample
-
-    async def read(times: int) -> None:
-        while len(reads) < times:
-            await asyncio.sleep(0.01)
-
-    train_colocated(job, make_sampler)
-    return read_rows(job.folder.metrics)
+    return train_colocated(job, rollouts)
 
 
 def test_the_reference_reads_a_step_while_it_is_judged_and_says_the_same(
@@ -264,65 +243,3 @@ def test_the_reference_reads_a_step_while_it_is_judged_and_says_the_same(
             assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-7), name
     assert late[0]["kl"] == pytest.approx(0.0, abs=1e-6) and late[2]["kl"] > 1e-4
     assert made[0].calls.count("sleep 2") == made[1].calls.count("sleep 2") == 4
-
-
-STAGE = """
-    name=colocated domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 search.topk=1
-    search.max_tokens=48 corpus.sample=40 model.engine=vllm_colocated
-    challenger.rollouts=2 challenger.max_prompt=120 challenger.max_response=136 solver.max_prompt=64
-    solver.max_response=136
-"""
-STEPS = [
-    f"{role}.{each}" for role in ("challenger", "solver") for each in ("steps=2", "batch=2", "group_size=2")
-]
-
-
-@pytest.fixture(scope="module")
-def asking_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Searches and answers at random."""
-    return policies.speaking_policy(TINY, tmp_path_factory.mktemp("policies") / "speaking")
-
-
-@pytest.mark.parametrize(
-    ("work", "overrides", "early"),
-    [
-        (train_solver, (), [4, 4]),
-        (train_challenger, (), [4, 4]),
-        # Groups that are flat are sampled again: the engine is needed to the end.
-        (train_solver, ("solver.resample=1",), []),
-    ],
-    ids=["solver", "challenger", "resampled"],
-)
-def test_a_stage_has_its_rollouts_read_while_they_are_judged(
-    asking_policy: Path,
-    tmp_path: Path,
-    made: list[SleepingLLM],
-    monkeypatch: pytest.MonkeyPatch,
-    work: Callable[[Run, int], Any],
-    overrides: tuple[str, ...],
-    early: list[int],
-) -> None:
-    told = list[int]()
-
-    def watched(job: GrpoJob, model: Any, engine: Any, sample: StepSampler) -> TrainingLoop:
-        async def noted(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-            def tell(rows: Rows) -> None:
-                told.append(len(rows))
-                sampled(rows)
-
-            return await sample(records, step, tell)
-
-        return TrainingLoop(job, model, engine, noted)
-
-    monkeypatch.setattr(stage_of_training, "TrainingLoop", watched)
-    given = [*STAGE.split(), *STEPS, f"model.path={asking_policy}"]
-    world = open_run(load_config(None, given), tmp_path / "world", Progress())
-    tasks = write_tasks(world.documents, tmp_path / "given.jsonl")
-    overrides = (*overrides, f"solver.tasks={tasks}") if work is train_solver else overrides
-    run = open_run(load_config(None, [*given, *overrides]), tmp_path / "run", Progress())
-    work(run, 1)
-    stage = Stage.SOLVER if work is train_solver else Stage.CHALLENGER
-    lines = read_rows(run.folder.stage(1, stage).metrics)
-    assert told == early and len(lines) == 2
-    assert lines[0]["kl"] == pytest.approx(0.0, abs=1e-5)
-    assert made[0].calls.count("sleep 2") == 3 and made[0].asleep

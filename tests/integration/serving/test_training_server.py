@@ -10,9 +10,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,23 +19,17 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-import requests
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from jobs.launch import TrainingNode, rank_environments
-from scope_selfplay.base.errors import ExitCode, InferenceError, OutsideError
+from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.inference.server import ModelService, model_app
-from scope_selfplay.net.client import RetryPolicy
 from scope_selfplay.net.serve import serving
-from scope_selfplay.run import engines
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.job import TrainingCallbacks
-from tests.integration.serving.served_training import served_job, train_served
 from tests.integration.serving.threads import in_thread
-from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -92,14 +85,13 @@ def train_sharded(folder: Path, policy: Path, url: str, overlap: int = 0, adapte
     """Two ranks that share one copy of the policy, as two GPUs do."""
     module = "tests.integration.serving.served_training"
     command = [sys.executable, "-m", module, str(folder), str(policy), url, str(overlap), str(adapter)]
-    environments = [
-        {**os.environ, **rank, "SCOPE_FSDP_SHARERS": "2"} for rank in rank_environments(TrainingNode(2))
-    ]
     output: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with ExitStack() as to_kill:
-        running = [subprocess.Popen(command, env=each, **output) for each in environments]
-        for rank in running:
-            to_kill.callback(rank.kill)
+        running = []
+        for rank in rank_environments(TrainingNode(2)):
+            environment = {**os.environ, **rank, "SCOPE_FSDP_SHARERS": "2"}
+            running.append(subprocess.Popen(command, env=environment, **output))
+            to_kill.callback(running[-1].kill)
         said = [rank.communicate(timeout=300)[0].splitlines() for rank in running]
     return Ended([rank.returncode for rank in running], said)
 
@@ -142,78 +134,3 @@ def test_a_push_that_breaks_ends_both_ranks_and_the_same_command_goes_on(
     assert train_sharded(tmp_path, random_policy, url).codes == [0, 0]
     assert server.asked == [*BEGIN, *PUSH * 2]
     assert [line["step"] for line in read_rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
-
-
-class Brought:
-    """TRL's client without NCCL: weights are brought with `bring`."""
-
-    bring = staticmethod(lambda: None)
-
-    def __init__(self, base_url: str) -> None:
-        self.session = requests.Session()
-
-    def init_communicator(self, device: Any) -> None: ...
-
-    def update_named_params(self, known: Any, weights: Iterator[Any]) -> None:
-        next(weights)
-        self.bring()
-
-    def reset_prefix_cache(self) -> None: ...
-
-
-def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
-    random_policy: Path,
-    tmp_path: Path,
-    served: tuple[TakesWeights, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server, url = served
-    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
-    hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
-    monkeypatch.setattr(engines, "SERVER_RETRIES", hasty)
-    outages: list[OutsideError] = []
-
-    def leave(step: int) -> None:
-        server.service.draining = step == 1
-
-    job = served_job(random_policy, tmp_path / "stage", url, steps=2)
-    with pytest.raises(InferenceError, match="see that the server runs"):
-        train_served(replace(job, callbacks=TrainingCallbacks(on_outage=outages.append)), leave)
-    assert outages
-
-
-def gone(*_: Any, **__: Any) -> None:
-    requests.post(f"http://127.0.0.1:{free_port()}/update_weights", timeout=5)
-
-
-def ours(*_: Any) -> None:
-    raise TypeError("ours")
-
-
-@pytest.mark.parametrize(
-    ("call", "fails", "fault", "said"),
-    [
-        (
-            "init_communicator",
-            gone,
-            InferenceError,
-            r"did not take the weights \(.*run the same command again",
-        ),
-        ("bring", gone, InferenceError, r"did not take the weights \(.*run the same command again"),
-        ("bring", ours, TypeError, "ours"),
-    ],
-)
-def test_a_server_that_does_not_take_the_weights_is_outside_trouble_and_what_none_has_said_is_not(
-    random_policy: Path,
-    tmp_path: Path,
-    served: tuple[TakesWeights, str],
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-    fails: Callable[..., None],
-    fault: type[Exception],
-    said: str,
-) -> None:
-    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
-    monkeypatch.setattr(Brought, call, fails)
-    with pytest.raises(fault, match=said):
-        train_served(served_job(random_policy, tmp_path / "stage", served[1]))

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
@@ -21,11 +22,12 @@ pytest.importorskip("mcp", reason="needs the extra mcp")
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, ToolError
 from scope_selfplay.base.values import ToolFault
 from scope_selfplay.config.base import McpConfig, ToolConfig
+from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.search.mcp import McpServer, OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch
-from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool
+from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool, listed
 from scope_selfplay.store.folder import RunFolder
-from tests.ports import free_port
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -50,54 +52,54 @@ def outages() -> list[Exception]:
     return []
 
 
-@pytest.fixture
-def flights(outages: list[Exception]) -> Iterator[McpServer]:
-    with closing(McpServer(settings(), outages.append)) as server:
-        yield server
-
-
 def ask(server: McpServer, *origins: str) -> list[ToolResult]:
     """Each call in the order given, all at the same time, in a loop of its own as a training step has one."""
 
     async def calls() -> list[ToolResult]:
-        return await asyncio.gather(
-            *(server.call("search_flights", {**FROM_ORSK, "origin": origin}) for origin in origins)
-        )
+        asked = ({**FROM_ORSK, "origin": origin} for origin in origins)
+        return await asyncio.gather(*(server.call("search_flights", each) for each in asked))
 
     return asyncio.run(calls())
 
 
-def test_its_tools_are_listed_with_schemas_and_called_from_one_loop_after_another(flights: McpServer) -> None:
-    assert [tool.name for tool in flights.tools()] == ["search_flights", "cities"]
-    assert set(flights.tools()[0].schema["required"]) == {"date", "origin", "destination"}
+def children_that_serve() -> list[int]:
+    children = psutil.Process().children(recursive=True)
+    return [each.pid for each in children if "tests.flights_server" in each.cmdline()]
+
+
+def test_its_tools_are_listed_with_schemas_and_called_from_one_loop_after_another(
+    outages: list[Exception],
+) -> None:
+    server = McpServer(settings(), outages.append)
+    assert [tool.name for tool in server.tools()] == ["search_flights", "cities"]
+    assert set(server.tools()[0].schema["required"]) == {"date", "origin", "destination"}
     for _ in range(2):
-        assert [result.text for result in ask(flights, "Orsk", "Nowhere")] == [TABLE, "No flights."]
-    assert flights.starts == 1, "one session per worker"
-
-
-def test_what_the_server_refuses_is_told_and_is_no_outage(
-    flights: McpServer, outages: list[Exception]
-) -> None:
-    (refused,) = ask(flights, "raises")
+        assert [result.text for result in ask(server, "Orsk", "Nowhere")] == [TABLE, "No flights."]
+    # What the server refuses is told, and is no outage.
+    (refused,) = ask(server, "raises")
     assert refused.fault is ToolFault.ERROR and refused.text
-    assert ask(flights, "Orsk")[0].text == TABLE and outages == []
+    assert ask(server, "Orsk")[0].text == TABLE and outages == []
+    assert server.starts == 1, "one session per worker"
+    (pid,) = children_that_serve()
+    server.close()
+    assert pid not in children_that_serve()
+    server.close()
 
 
-def test_a_server_that_dies_under_calls_is_started_again_and_they_are_answered(
-    flights: McpServer, outages: list[Exception], tmp_path: Path
+def test_a_server_that_dies_under_calls_or_between_them_is_started_again_and_they_are_answered(
+    outages: list[Exception], tmp_path: Path
 ) -> None:
-    results = ask(flights, "Orsk", f"dies-once:{tmp_path / 'died'}", "Orsk")
-    assert [result.fault for result in results] == [None, None, None]
-    assert [results[0].text, results[2].text] == [TABLE, TABLE]
-    assert flights.starts == 2 and outages == []
-
-
-def test_a_call_that_kills_the_server_each_time_is_an_error_for_the_policy_alone(
-    flights: McpServer, outages: list[Exception]
-) -> None:
-    (fatal,) = ask(flights, "dies")
-    assert fatal.fault is ToolFault.ERROR and "ended during the call" in fatal.text
-    assert ask(flights, "Orsk")[0].text == TABLE and outages == []
+    with closing(McpServer(settings(), outages.append)) as server:
+        results = ask(server, "Orsk", f"dies-once:{tmp_path / 'died'}", "Orsk")
+        assert [result.fault for result in results] == [None, None, None]
+        assert [results[0].text, results[2].text] == [TABLE, TABLE] and server.starts == 2
+        # A call that kills it each time is an error for the policy alone.
+        (fatal,) = ask(server, "dies")
+        assert fatal.fault is ToolFault.ERROR and "ended during the call" in fatal.text
+        assert ask(server, "Orsk")[0].text == TABLE
+        for pid in children_that_serve():
+            os.kill(pid, signal.SIGKILL)
+        assert ask(server, "Orsk")[0].text == TABLE and outages == []
 
 
 def test_a_call_that_hangs_is_stopped_and_the_next_is_answered(outages: list[Exception]) -> None:
@@ -137,36 +139,9 @@ def test_a_server_that_cannot_be_reached_is_an_outage_with_its_last_words(
     with closing(McpServer(settings(command=program, outage=3.0), outages.append)) as server:
         with pytest.raises(ToolError, match=r"sh did not answer for 3 s \(no table of flights\)"):
             server.tools()
-        assert len(outages) == 1
         with pytest.raises(ToolError, match="did not answer"):
             asyncio.run(server.call("cities", {}))
         assert len(outages) == 1, "after an outage every call fails at once"
-
-
-def test_closing_ends_the_process(outages: list[Exception]) -> None:
-    server = McpServer(settings(), outages.append)
-    server.tools()
-    (pid,) = children_that_serve()
-    server.close()
-    assert pid not in children_that_serve()
-    server.close()
-
-
-def children_that_serve() -> list[int]:
-    import psutil
-
-    return [
-        each.pid
-        for each in psutil.Process().children(recursive=True)
-        if "tests.flights_server" in each.cmdline()
-    ]
-
-
-def test_kill_nine_between_two_calls_costs_nothing(flights: McpServer, outages: list[Exception]) -> None:
-    flights.tools()
-    for pid in children_that_serve():
-        os.kill(pid, signal.SIGKILL)
-    assert ask(flights, "Orsk")[0].text == TABLE and outages == []
 
 
 @pytest.fixture
@@ -212,25 +187,22 @@ def test_a_server_over_http_that_is_killed_and_comes_back_costs_nothing(
         assert asyncio.run(asked_while_it_is_away()).text == TABLE and outages == []
 
 
-def opened(**changes: Any) -> OpenedTools:
-    return open_tools([ToolConfig(mcp=settings(**changes))], NothingToSearch(), print)
+def opened(*changes: dict[str, Any]) -> OpenedTools:
+    servers = [ToolConfig(mcp=settings(**each)) for each in changes or ({},)]
+    return open_tools(servers, NothingToSearch(), print)
 
 
 def test_tools_are_chosen_by_name_and_have_the_runs_budgets() -> None:
-    with closing(opened(only=("cities",), max_calls=2, max_tokens=64, seconds=3.0)) as found:
+    with closing(opened({"only": ("cities",), "max_calls": 2, "max_tokens": 64, "seconds": 3.0})) as found:
         (tool,) = found.tools
         assert (tool.name, tool.budget.calls, tool.budget.tokens) == ("cities", 2, 64)
         assert "Aldmoor" in asyncio.run(OpenTools(found.tools).use(UseTool("cities", {}))).text
     with pytest.raises(
         ConfigError, match=r"no tool 'citys' \(did you mean cities\?\); it has search_flights"
     ):
-        opened(only=("citys",))
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    twice = [ToolConfig(mcp=settings(only=("cities",)))] * 2
+        opened({"only": ("citys",)})
     with pytest.raises(ConfigError, match="two tools are called 'cities'"):
-        open_tools(twice, NothingToSearch(), print)
+        opened({"only": ("cities",)}, {"only": ("cities",)})
 
 
 def test_a_run_refuses_tools_that_say_something_else_than_before(tmp_path: Path) -> None:
@@ -241,3 +213,30 @@ def test_a_run_refuses_tools_that_say_something_else_than_before(tmp_path: Path)
         assert [each["name"] for each in json.loads(folder.tools.read_text())] == ["search_flights", "cities"]
         with pytest.raises(RunMismatchError, match="search_flights is not as in"):
             check_same_tools(folder, found.tools[1:])
+
+
+CLOCK = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"]
+TIME = {"mcp": {"command": CLOCK, "only": ["convert_time"], "outage": 60.0}}
+NOON = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+
+
+def test_a_published_server_is_listed_in_every_family_answers_refuses_and_answers_again(
+    outages: list[Exception],
+) -> None:
+    pytest.importorskip("mcp_server_time", reason="needs the package mcp-server-time")
+
+    def told(**changes: str) -> ToolResult:
+        return asyncio.run(OpenTools(clock.tools).use(UseTool("convert_time", {**NOON, **changes})))
+
+    with closing(open_tools([ToolConfig.model_validate(TIME)], NothingToSearch(), outages.append)) as clock:
+        (tool,) = clock.tools
+        assert tool.problem({"time": "12:00"}) is not None and tool.problem(NOON) is None
+        for family in DIALECTS:
+            line = listed(clock.tools, family)
+            assert "convert_time" in line and "source_timezone" in line
+        answer = told()
+        assert answer.fault is None and json.loads(answer.text)["time_difference"] == "+9.0h"
+        assert told(target_timezone="Mars/Base").fault is ToolFault.ERROR
+        assert told(time="25:99").fault is ToolFault.ERROR
+        assert told().text == answer.text and clock.servers[0].starts == 1
+    assert outages == []

@@ -17,13 +17,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import FactQuestion, embedded_documents, write_question
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.canaries import CanaryWatch, cases_of, statements
-from scope_selfplay.judge.checks import (
-    CanaryKind,
-    CanaryVerdict,
-    canary_shares,
-    read_canaries,
-    share_interval,
-)
+from scope_selfplay.judge.checks import CanaryKind, canary_shares, read_canaries, share_interval
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
@@ -38,14 +32,13 @@ from scope_selfplay.judge.protocol import (
 )
 from scope_selfplay.judge.rules import LexicalJudge, with_noise
 from scope_selfplay.judge.served import judged_reply
-from scope_selfplay.net.serve import ServedReply
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import JudgeOver, answer_of, questions
 
 WORLD = embedded_documents(0, load_config(None, []).corpus)
-JUDGE = LexicalJudge(WORLD)
+JUDGE = LexicalJudge()
 ARTICLE = WORLD[0]
 TASK = Task(
     id="t",
@@ -131,24 +124,16 @@ async def test_a_judge_that_errs_stops_the_stage_and_says_what_to_do(
     assert not all(each.is_right for each in read_canaries(RunFolder(tmp_path)))
 
 
-async def test_a_judge_that_says_yes_to_everything_is_right_once_in_four_and_stops_the_stage(
-    tmp_path: Path, judge_over: JudgeOver
+async def test_an_unreadable_judge_is_left_to_the_failure_budget_and_a_step_measures_its_own_canaries(
+    tmp_path: Path,
 ) -> None:
-    async with judge_over(lambda request: ServedReply("<score>1</score>")) as judge:
-        watch = watch_of(judge, tmp_path)
-        with pytest.raises(JudgeError, match=r"\(grade\): \d of 1\d "):
-            await work(watch, 100, only=GradeQuestion)
-        assert {each.is_right for each in watch.verdicts if each.kind is CanaryKind.RIGHT} == {True}
-    wrong = {each.kind for each in watch.verdicts if not each.is_right}
-    assert CanaryKind.HOSTILE in wrong
-
-
-async def test_an_unreadable_judge_is_left_to_the_failure_budget(tmp_path: Path) -> None:
     watch = watch_of(with_noise(JUDGE, NoiseConfig(unreadable=1.0)), tmp_path)
     await work(watch, only=GradeQuestion)
     shares = canary_shares(watch.verdicts)
     assert sum(each.items for each in shares.values()) == 30
     assert all(each.note == f"{each.items} unread" for each in shares.values())
+    first, second = watch.measures(), watch.measures()
+    assert str(first["canaries"]) == "Total(value=30)" and str(second["canaries"]) == "Total(value=0)"
 
 
 async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries_at_the_rate(
@@ -179,12 +164,10 @@ def test_cases_of_prose_ask_for_a_statement_and_another_document_gives_the_wrong
         own = [each for document in PROSE if document != case.document for each in statements(document.text)]
         assert case.wrong in own
         assert not case.passes_gates
-
-
-@pytest.mark.parametrize("documents", [[], PROSE[:1], [PROSE[0], PROSE[0]]])
-def test_without_two_documents_the_cases_are_plain_facts(documents: list[Document]) -> None:
-    case = cases_of(None, documents)(random.Random(1))
-    assert case.document is None and case.passes_gates and case.right in case.criterion
+    # Without two documents they are plain facts.
+    for documents in ([], PROSE[:1], [PROSE[0], PROSE[0]]):
+        case = cases_of(None, documents)(random.Random(1))
+        assert case.document is None and case.passes_gates and case.right in case.criterion
 
 
 async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -> None:
@@ -204,36 +187,22 @@ async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -
         cases_of(str(file), WORLD)
 
 
-@pytest.mark.parametrize(
-    ("settings", "rate"),
-    [
+def test_a_model_is_watched_by_default_and_a_rule_is_not_and_canaries_change_no_hash() -> None:
+    endpoint = {"base_url": "http://127.0.0.1:1/v1"}
+    for settings, rate in (
         ({"kind": "lexical"}, 0.0),
-        ({"kind": "verifier"}, 0.0),
-        ({"kind": "model", "endpoint": {"base_url": "http://127.0.0.1:1/v1"}}, 0.01),
+        ({"kind": "model", "endpoint": endpoint}, 0.01),
         ({"kind": "lexical", "canaries": {"rate": 0.2}}, 0.2),
-    ],
-)
-def test_a_model_is_watched_by_default_and_a_rule_is_not(settings: dict[str, Any], rate: float) -> None:
-    assert JudgeConfig.model_validate(settings).canary_rate == rate
-
-
-def test_a_verifier_cannot_be_asked_canaries_and_they_change_no_hash() -> None:
+    ):
+        assert JudgeConfig.model_validate(settings).canary_rate == rate
+    assert load_config(None, ["judge.canaries.rate=0.1"]).hash == load_config(None, []).hash
     with pytest.raises(ConfigError, match=r"kind verifier compares boxed answers"):
         load_config(None, ["judge.kind=verifier", "judge.canaries.rate=0.1"])
-    assert load_config(None, ["judge.canaries.rate=0.1"]).hash == load_config(None, []).hash
 
 
-@pytest.mark.parametrize(("right", "asked"), [(0, 10), (5, 10), (10, 10), (90, 100)])
-def test_the_interval_of_a_share_is_wilsons(right: int, asked: int) -> None:
+def test_the_interval_of_a_share_is_wilsons() -> None:
     from scipy.stats import binomtest
 
-    known = binomtest(right, asked).proportion_ci(0.99, method="wilson")
-    assert share_interval(right, asked) == pytest.approx((known.low, known.high), abs=1e-4)
-
-
-def test_the_measures_of_a_step_are_of_its_own_canaries(tmp_path: Path) -> None:
-    watch = watch_of(JUDGE, tmp_path)
-    asyncio.run(work(watch, 20, only=GradeQuestion))
-    first, second = watch.measures(), watch.measures()
-    assert str(first["canaries"]) == "Total(value=10)" and str(second["canaries"]) == "Total(value=0)"
-    assert isinstance(watch.verdicts[0], CanaryVerdict)
+    for right, asked in ((0, 10), (5, 10), (10, 10), (90, 100)):
+        known = binomtest(right, asked).proportion_ci(0.99, method="wilson")
+        assert share_interval(right, asked) == pytest.approx((known.low, known.high), abs=1e-4)

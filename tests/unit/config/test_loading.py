@@ -1,4 +1,6 @@
-"""Settings: the paper's numbers, the complaints about wrong ones, and what the hash covers."""
+"""Settings: the numbers of the paper, the complaints about wrong ones, what the hash covers; the run folders have the
+numbers of their papers: SCOPE (Table 9, appendices E and G), Reasoning Arena (appendix B), Tournament-GRPO (table 4),
+ArenaRL (sections 4.2 and 6, appendix A); their judges have room for what they are shown."""
 
 import json
 import re
@@ -10,10 +12,13 @@ import yaml
 
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.yaml import YamlError, parse_yaml
+from scope_selfplay.config.base import OpenConfig, ToolConfig
 from scope_selfplay.config.judge import JudgeRole
 from scope_selfplay.config.load import GONE, MOVED, field_names, load_config, parse_config
-from scope_selfplay.config.rewards import PRESETS
+from scope_selfplay.config.rewards import GREEDILY_JUDGED, PRESETS
 from scope_selfplay.config.run import RunConfig, changed_settings
+from scope_selfplay.training.loss import loss_of
 from tests.configuration_page import PAGE, field_of, render
 
 REPOSITORY = Path(__file__).parents[3]
@@ -71,17 +76,6 @@ def test_defaults_are_the_numbers_of_the_paper(name: str) -> None:
     assert value_of(RunConfig(), name) == TABLE_9[name]
 
 
-def test_the_laptop_config_loads_and_changes_no_equation() -> None:
-    config = load_config(DEFAULT_CONFIG)
-    assert config.domain == "embedded"
-    for name in TABLE_9:
-        if (
-            name.endswith(("_weight", "target", "kl_beta", "low", "high", "group_size"))
-            and name != "tasks.target"
-        ):
-            assert value_of(config, name) == TABLE_9[name], name
-
-
 @pytest.mark.parametrize(
     ("overrides", "options", "begins"),
     [
@@ -110,72 +104,25 @@ def test_a_list_is_added_to(tmp_path: Path) -> None:
     for given, expected in ((file, "abc"), (None, "bc")):
         tolerated = load_config(given, added).cluster.pod["spec"]["tolerations"]
         assert [each["key"] for each in tolerated] == list(expected)
-    assert load_config(None, ["cluster.prepare.index+=[--seed, '1']"]).cluster.prepare.index == (
-        *("--profile", "compact"),
-        *("--seed", "1"),
-    )
 
 
 def test_overrides_come_after_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("seed: 1\nsolver: {steps: 5, group_size: 4}\n")
-    config = load_config(file, ["solver.learning_rate=1e-3", "solver.steps=6"])
-    assert (config.seed, config.solver.steps, config.solver.group_size) == (1, 6, 4)
-    assert config.solver.learning_rate == 1e-3
-
-
-def test_quoted_numbers_are_text() -> None:
-    assert load_config(None, ['name="2024"']).name == "2024"
-    assert load_config(None, ["name=2e24x"]).name == "2e24x"
-
-
-def test_a_ratio_of_search_turns_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("tasks: {search_turns: {1: 4, 2: 3}}\n")
-    assert load_config(file, ["tasks.search_turns={3: 1}"]).tasks.search_turns == {3: 1}
-
-
-def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
     file.write_text("# nothing\n")
     assert load_config(file) == RunConfig()
+    file.write_text("seed: 1\nsolver: {steps: 5, group_size: 4}\ntasks: {search_turns: {1: 4, 2: 3}}\n")
+    config = load_config(file, ["solver.learning_rate=1e-3", "solver.steps=6", "tasks.search_turns={3: 1}"])
+    assert (config.seed, config.solver.steps, config.solver.group_size) == (1, 6, 4)
+    assert config.solver.learning_rate == 1e-3
+    assert config.tasks.search_turns == {3: 1}, "a ratio is replaced as a whole"
+    assert load_config(None, ['name="2024"']).name == "2024"
 
 
-def test_the_hash_ignores_what_a_run_is_called_and_how_far_it_goes() -> None:
-    config = RunConfig()
-    assert (
-        config.hash
-        == load_config(None, ["name=other", "iterations=9", "stop_after=1", "compare.stop=worse"]).hash
-    )
-    assert len(config.hash) == 16
-
-
-@pytest.mark.parametrize(
-    ("earlier", "today"),
-    [("embedded", DEFAULT_CONFIG), ("tiny", REPOSITORY / "k8s" / "runs" / "tiny" / "run.yaml")],
-)
-def test_a_run_that_was_begun_with_an_earlier_release_computes_the_same(earlier: str, today: Path) -> None:
+def test_a_run_that_was_begun_with_an_earlier_release_computes_the_same() -> None:
     """Its resolved config has every setting that there was."""
-    before = load_config(REPOSITORY / "tests" / "golden" / "earlier_configs" / f"{earlier}.yaml")
-    assert changed_settings(before, load_config(today)) == []
-    assert before.cluster.compare.amounts(tiny=True) == {
-        "cpu": "1" if earlier == "tiny" else "4",
-        "memory": "2Gi" if earlier == "tiny" else "16Gi",
-    }
-
-
-def test_an_older_config_is_read_under_todays_names_or_refused_in_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        "judge: {rubric_call: {max_tokens: 64}, endpoints: {gates: null}}\nsearch: {engine: {folder: null}}\n"
-    )
-    calls = load_config(file, ["judge.grade_call.temperature=0"]).judge.calls
-    assert (calls[JudgeRole.RUBRIC].max_tokens, calls[JudgeRole.GRADE].temperature) == (64, 0)
-    file.write_text("search: {engine: {folder: index}}\n")
-    with pytest.raises(
-        ConfigError, match=r"run\.yaml: search\.engine\.folder is no setting any more; serve an index"
-    ):
-        load_config(file)
+    before = load_config(REPOSITORY / "tests" / "golden" / "earlier_configs" / "tiny.yaml")
+    assert changed_settings(before, load_config(REPOSITORY / "k8s" / "runs" / "tiny" / "run.yaml")) == []
+    assert before.cluster.compare.amounts(tiny=True) == {"cpu": "1", "memory": "2Gi"}
 
 
 @pytest.mark.parametrize("name", sorted(GONE.keys() - MOVED.keys()))
@@ -192,59 +139,46 @@ def test_what_is_no_setting_any_more_is_passed_over_unless_it_was_set(name: str)
     assert str(said.value).endswith(advice) and "\n" not in str(said.value)
 
 
-def test_the_challenger_trains_as_the_solver_but_for_what_it_states() -> None:
-    config = load_config(
-        None, ["solver.loss=dapo", "solver.steps=7", "solver.batch=32", "challenger.steps=3"]
-    )
-    assert (config.challenger.loss, config.challenger.steps, config.challenger.batch) == ("dapo", 3, 64)
-
-
-HASHES = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
-
-
-@pytest.mark.parametrize("name", HASHES)
-def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded(name: str) -> None:
+def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded() -> None:
     """A run that was begun with one release goes on with the next only where its hash is the same."""
-    file = REPOSITORY / name
-    config = load_config(file) if file.suffix == ".yaml" else load_config(None, [name])
-    assert config.hash == HASHES[name]
-
-
-def test_every_shipped_config_and_preset_has_a_recorded_hash() -> None:
+    recorded = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
     files = [*REPOSITORY.glob("k8s/runs/*/run.yaml"), *REPOSITORY.glob("scope_selfplay/*/run.yaml")]
+    found = {str(file.relative_to(REPOSITORY)): load_config(file).hash for file in files}
     presets = [f"solver.reward={preset}" for preset in PRESETS]
-    assert HASHES.keys() == {*(str(file.relative_to(REPOSITORY)) for file in files), *presets}
+    assert recorded == found | {preset: load_config(None, [preset]).hash for preset in presets}
 
 
-WHERE = [
-    "search.url=http://127.0.0.1:8000",
-    "search.outage=5",
-    "partners.solver.base_url=http://127.0.0.1:9000/v1",
-    "partners.challenger.model=c1",
-    "judge.endpoint.base_url=http://127.0.0.1:9001/v1",
-]
-HOW_OFTEN = ["challenger.save_every=7", "solver.save_every=7"]
+ENGINE = "search={{engine: {{name: opensearch, index: {}}}, url: 'http://{}'}}"
 
 
-@pytest.mark.parametrize("setting", [*WHERE, *HOW_OFTEN])
-def test_the_hash_ignores_where_others_run_and_how_often_a_training_saves(setting: str) -> None:
-    assert RunConfig().hash == load_config(None, [setting]).hash
+@pytest.mark.parametrize(
+    ("changes", "than"),
+    [
+        # What a run is called and how far it goes, where others run, how often a training saves.
+        (["name=other", "iterations=9", "stop_after=1", "compare.stop=worse"], []),
+        (["search.url=http://127.0.0.1:8000", "search.outage=5"], []),
+        (["partners.solver.base_url=http://127.0.0.1:9000/v1", "partners.challenger.model=c1"], []),
+        (["judge.endpoint.base_url=http://127.0.0.1:9001/v1"], []),
+        (["challenger.save_every=7", "solver.save_every=7"], []),
+        (["search.engine={name: scope, index: null}"], []),
+        ([ENGINE.format("wiki", "a")], [ENGINE.format("wiki", "b")]),
+    ],
+)
+def test_the_hash_ignores_what_changes_no_result(changes: list[str], than: list[str]) -> None:
+    assert load_config(None, changes).hash == load_config(None, than).hash
 
 
-CHANGES = {
-    "search.topk": 1,
-    "seed": 1,
-    "domain": "x",
-    "model.path": "x",
-    "solver.kl_beta": 0.5,
-    "judge.gates": [],
-    "tasks.low": 0.1,
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_the_hash_covers_what_a_run_computes(name: str) -> None:
-    assert RunConfig().hash != load_config(None, [f"{name}={CHANGES[name]}"]).hash
+def test_the_hash_covers_what_a_run_computes() -> None:
+    engines = [[ENGINE.format(index, "a")] for index in ("wiki", "other")]
+    others = (
+        "search.topk=1 seed=1 domain=x model.path=x solver.kl_beta=0.5 judge.gates=[] tasks.low=0.1".split()
+    )
+    configs = [
+        RunConfig(),
+        *(load_config(None, changes) for changes in (*engines, *([each] for each in others))),
+    ]
+    assert all(len(config.hash) == 16 for config in configs)
+    assert len({config.hash for config in configs}) == len(configs)
 
 
 def test_a_resolved_config_reads_back_as_itself() -> None:
@@ -253,10 +187,9 @@ def test_a_resolved_config_reads_back_as_itself() -> None:
     assert parse_config(dumped) == config
 
 
-@pytest.mark.parametrize("name", field_names())
-def test_every_setting_says_what_it_means(name: str) -> None:
-    description = field_of(name).description or ""
-    assert description.endswith("."), f"{name} has no docstring that is a sentence"
+def test_every_setting_says_what_it_means() -> None:
+    said = {name: field_of(name).description or "" for name in field_names()}
+    assert [name for name, text in said.items() if not text.endswith(".")] == []
 
 
 def test_the_page_of_settings_lists_every_setting_as_it_is() -> None:
@@ -264,25 +197,198 @@ def test_the_page_of_settings_lists_every_setting_as_it_is() -> None:
 
 
 def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side() -> None:
-    configs = [
-        load_config(None, changes)
-        for changes in (
-            [],
-            ["solver.reward=verifier", "seed=3"],
-            ["solver.reward=reasoning_arena_live"],
-            ["tasks.search_turns={1: 1}", "model.lora_rank=4"],
-        )
-    ]
-    plain, verified, live, turned = configs
-    assert changed_settings(verified, live) == ["seed", "solver.reward", "solver.routing"]
-    assert changed_settings(plain, turned) == ["model.lora_rank", "tasks.search_turns"]
-    for one in configs:
-        for other in configs:
-            names = changed_settings(one, other)
-            assert names == changed_settings(other, one)
-            assert bool(names) == (one.hash != other.hash)
+    verified = load_config(None, ["solver.reward=verifier", "seed=3"])
+    live = load_config(None, ["solver.reward=reasoning_arena_live", "tasks.search_turns={1: 1}"])
+    names = ["seed", "tasks.search_turns", "solver.reward", "solver.routing"]
+    assert changed_settings(verified, live) == changed_settings(live, verified) == names
+    assert changed_settings(live, live) == []
 
 
-def test_a_kill_of_the_embedded_run_costs_the_step_at_work_and_no_more() -> None:
-    config = load_config(DEFAULT_CONFIG)
-    assert (config.challenger.save_every, config.solver.save_every) == (1, 1)
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        *(
+            ("cluster.images.worker", value, "an image's name")
+            for value in ("scope latest", *"'' Scope 'scope:' a//b https://a/b a@sha256:12 a:b:c".split())
+        ),
+        *(
+            ("cluster.key_secret", value, "the name of an object")
+            for value in ("My_Secret", "a/b", "a" * 254)
+        ),
+        ("cluster.gpu_resource", "nvidia.com/", "a label's key"),
+    ],
+)
+def test_a_name_that_no_server_takes_is_refused(setting: str, value: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting}.*found .*, expected {expected}.*, such as "):
+        load_config(None, [f"{setting}={value}"])
+
+
+def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:
+    engine = "search={url: 'http://a', engine: {name: elasticsearch, index: wiki}}"
+    assert load_config(None, ["search.url=http://a"]).cluster.retriever.serve
+    assert not load_config(None, [engine, "cluster.retriever.cpu='2'"]).cluster.retriever.serve
+    assert load_config(None, [engine, "cluster.retriever.serve=true"]).cluster.retriever.serve
+
+
+RUNS = Path(__file__).parents[3] / "k8s" / "runs"
+FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
+
+# What a method is made of; model, corpus, judge's place and cluster are a run's own.
+METHOD = ("search", "sampling", "challenger", "tasks", "solver", "compare")
+
+# How many rollouts or tokens are in work at once changes no number of the paper.
+OWN = {"micro_batch", "micro_tokens", "save_every"}
+
+
+def method_of(config: RunConfig) -> dict[str, object]:
+    found = config.model_dump(mode="json")
+    return {part: {name: value for name, value in found[part].items() if name not in OWN} for part in METHOD}
+
+
+@pytest.mark.parametrize("folder", FAMILIES)
+def test_a_family_runs_with_the_papers_numbers(folder: str) -> None:
+    config = load_config(RUNS / folder / "run.yaml")
+    assert method_of(config) == method_of(RunConfig())
+    assert config.iterations == 3 and config.model.max_length == 16_384
+    assert config.model.dialect == FAMILIES[folder] and config.domain == "wikipedia"
+    assert config.judge.kind == "model" and config.judge.gates == ("entity", "source")
+    assert config.cluster.judge.model == config.model.path, "J is M_0"
+
+
+ARENA = RUNS / "reasoning-arena" / "run.yaml"
+
+
+def test_the_loss_is_cispo_clipped_on_one_side_without_a_kl_term() -> None:
+    loss = loss_of(load_config(ARENA).solver)
+    assert (loss.clip_low, loss.clip_high) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "design", "routed"),
+    [
+        # Groups that the verifier cannot tell apart go to a live tournament.
+        ([], "live", True),
+        (["solver.reward=verifier"], "verifier", False),
+        (["solver.reward=adaptive_pointwise"], "pointwise", True),
+        (["solver.reward=reasoning_arena"], "win_rate", True),
+    ],
+)
+def test_a_baseline_is_the_run_with_another_reward(overrides: list[str], design: str, routed: bool) -> None:
+    solver = load_config(ARENA, overrides).solver
+    assert (solver.reward.design, solver.routing is not None, solver.resample) == (design, routed, 8)
+
+
+def test_resampling_leaves_hardly_a_flat_group_at_the_cost_of_the_papers_table_2() -> None:
+    """Of its baseline RLVR: 47 % of the groups are flat, and a step takes 908 generations for 480 rollouts."""
+    flat, rounds = 0.47, load_config(ARENA).solver.resample
+    assert flat ** (rounds + 1) < 0.002
+    assert sum(480 * flat**number for number in range(rounds + 1)) == pytest.approx(908, rel=0.01)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_of_tournament_grpo_judge_greedily(preset: str) -> None:
+    """Table 4, unless the config says otherwise."""
+    call = load_config(None, [f"solver.reward={preset}"]).judge.calls[JudgeRole.COMPARE]
+    expected = (0.0, 0.95) if preset in GREEDILY_JUDGED else (0.6, 1.0)
+    assert (call.temperature, call.top_p) == expected
+    changes = [f"solver.reward={preset}", "judge.calls.compare.temperature=0.3"]
+    call = load_config(None, changes).judge.calls[JudgeRole.COMPARE]
+    assert (call.temperature, call.top_p) == (0.3, expected[1])
+
+
+POSITIONS = {
+    "Qwen2.5-72B-Instruct": 32_768,
+    "Qwen3-235B-A22B": 40_960,
+    "Qwen3-30B-A3B-Instruct-2507": 262_144,
+}
+"""Tokens, of each model's own config.json (`max_position_embeddings`); beyond them it is out of its depth."""
+
+
+@pytest.mark.parametrize(
+    ("name", "characters_per_token"), [("arenarl", 1.5), ("tournament-grpo", 4.0), ("reasoning-arena", 3.0)]
+)
+def test_a_judges_window_lies_within_its_models_positions_and_holds_what_is_shown_and_the_verdict(
+    name: str, characters_per_token: float
+) -> None:
+    """Characters a token of Chinese, of English, and of mathematics, where three are few."""
+    config = load_config(RUNS / name / "run.yaml")
+    judge, window = config.judge, config.judge.endpoint.context
+    assert window is not None and config.cluster.judge.model is not None
+    assert window <= POSITIONS[Path(config.cluster.judge.model).name]
+    assert str(window) in " ".join(config.cluster.judge.args)
+    prompt = 1000 if name == "reasoning-arena" else 1500
+    assert (
+        judge.max_chars / characters_per_token + prompt + judge.calls[JudgeRole.COMPARE].max_tokens <= window
+    )
+
+
+NUMBERS: dict[str, dict[str, object]] = {
+    "reasoning-arena": {
+        "solver.batch": 60,
+        "solver.group_size": 8,
+        "solver.steps": 1500,
+        "solver.loss": "cispo",
+        "solver.kl_beta": 0.0,
+        "solver.routing.by": "auto",
+        "solver.routing.budget": None,
+        "judge.endpoint.context": 32_768,
+        "solver.warmup_ratio": 50 / 1500,
+        "solver.learning_rate": 4e-7,
+        "solver.reward.thoughts": False,
+        "judge.truncation": "middle",
+    },
+    "tournament-grpo": {
+        "solver.max_response": 18_000,
+        "search.max_tokens": 3_000,
+        "search.truncation": "middle",
+        "tools": (ToolConfig(open=OpenConfig(max_calls=3, max_tokens=3_000, truncation="middle")),),
+        "solver.max_search_turns": 4,
+        "solver.batch": 16,
+        "solver.group_size": 8,
+        "solver.learning_rate": 1e-6,
+        "sampling.temperature": 1.0,
+        "sampling.top_p": 1.0,
+        "judge.calls.compare.temperature": 0.0,
+        "judge.calls.compare.top_p": 0.95,
+        "cluster.judge.model": "/data/models/Qwen2.5-72B-Instruct",
+        "solver.reward.group_size": 2,
+        "solver.reward.repeats": 4,
+    },
+    "arenarl": {
+        "solver.group_size": 16,
+        "sampling.temperature": 0.8,
+        "solver.reward.topology": "single_elimination",
+        "cluster.prepare.model": "Qwen/Qwen3-8B-Base",
+        "cluster.prepare.warm_start.epochs": 3.0,
+        "cluster.prepare.warm_start.micro_batch": 1,
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name in NUMBERS for key in NUMBERS[name]])
+def test_a_run_folder_states_its_papers_numbers(name: str, key: str) -> None:
+    found: object = load_config(RUNS / name / "run.yaml")
+    for part in key.split("."):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    expected = NUMBERS[name][key]
+    assert found == (pytest.approx(expected, rel=0.01) if isinstance(expected, float) else expected)
+
+
+def test_values_know_their_lines_counted_from_where_the_text_begins_in_its_file() -> None:
+    parsed = parse_yaml("a: 1\nb:\n  - x\n  - y\n", first_line=2)
+    assert parsed.values == {"a": 1, "b": ["x", "y"]}
+    assert (parsed.line("a"), parsed.line("b", 1), parsed.line("b", 7)) == (2, 5, 3)
+    assert parse_yaml("a: &a\n  - *a\n").line("a", 0) == 1, "a list that holds itself ends"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: [", 1), ("a: 1\n b: 2\n", 2), ("a: \x00", None), ("a: 2024-13-45", None)]
+)
+def test_what_is_not_yaml_is_one_error_with_the_line_where_it_is_known(text: str, line: int | None) -> None:
+    with pytest.raises(YamlError) as caught:
+        parse_yaml(text)
+    assert caught.value.line == line and caught.value.details
+
+
+def test_scalars_are_kept_as_they_are_written_where_that_is_asked_for() -> None:
+    assert parse_yaml("version: 3.10\nyes: no\n", as_text=True).values == {"version": "3.10", "yes": "no"}

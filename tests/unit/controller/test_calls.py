@@ -1,6 +1,9 @@
-"""One call: what is retried and how long, what is refused and how it reads."""
+"""One call: what is retried and how long, what is refused and how it reads; the watch, which wakes the loop and does
+nothing else; two controllers at once, clocks that lie, and one that is gone for good, which holds nothing for ever."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from scope_selfplay.base.errors import ExitCode, OutsideError, UserError
 from scope_selfplay.driver.api import (
     TRIES,
+    VERBS,
     ApiReply,
     Body,
     ClusterClient,
@@ -18,104 +22,68 @@ from scope_selfplay.driver.api import (
     ObjectKind,
     QuotaError,
 )
+from scope_selfplay.driver.loop import KEPT, JobExpiry, drive, watch_jobs
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
+from tests.unit.controller.worlds import ONE, World
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
 
 
-@pytest.mark.fault(14)
-def test_retry_after_is_honoured() -> None:
-    fake, slept = FakeCluster(), list[float]()
-    fake.faults = lambda call: ApiFault.TOO_MANY if call.number < 2 else None
-    ClusterClient(fake, rng=Random(0), sleep=slept.append).list(ObjectKind.JOB, "")
-    assert len(slept) == 2
-    assert min(slept) >= 1
+def client(fake: FakeCluster, **more: Any) -> ClusterClient:
+    return ClusterClient(fake, **{"rng": Random(0), "sleep": fake.advance, **more})
 
 
 @pytest.mark.fault(14)
-def test_pauses_grow_and_differ_between_controllers() -> None:
-    runs = []
-    for seed in (1, 2):
-        slept: list[float] = []
-        fake = FakeCluster()
-        fake.faults = lambda call: ApiFault.LOST
-        with pytest.raises(OutsideError, match=f"no success in {TRIES} tries .connection refused."):
-            ClusterClient(fake, rng=Random(seed), sleep=slept.append).list(ObjectKind.JOB, "")
-        assert len(slept) == TRIES - 1
-        assert sum(slept) < 31
-        runs.append(slept)
-    assert runs[0] != runs[1]
+def test_pauses_differ_between_controllers_and_heed_what_the_server_asks() -> None:
+    def slept(fault: ApiFault, seed: int) -> list[float]:
+        fake, pauses = FakeCluster(), list[float]()
+        fake.faults = lambda call: fault
+        with pytest.raises(OutsideError, match=f"no success in {TRIES} tries"):
+            client(fake, rng=Random(seed), sleep=pauses.append).list(ObjectKind.JOB, "")
+        assert len(pauses) == TRIES - 1
+        return pauses
 
-
-def test_every_request_has_a_timeout() -> None:
-    timeouts: list[float] = []
-
-    class Noting(FakeCluster):
-        def send(self, *args: Any, timeout: float, **rest: Any) -> ApiReply:
-            timeouts.append(timeout)
-            return super().send(*args, timeout=timeout, **rest)
-
-    cluster = _cluster(Noting())
-    cluster.list(ObjectKind.JOB, "")
-    cluster.create(ObjectKind.JOB, JOB)
-    cluster.apply(ObjectKind.SERVICE, JOB)
-    assert timeouts == [10.0] * 3
+    one, other = slept(ApiFault.LOST, 1), slept(ApiFault.LOST, 2)
+    assert one != other and sum(one) < 31 and sum(other) < 31
+    assert min(slept(ApiFault.TOO_MANY, 1)) >= 1 > min(one)
 
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
-def test_a_create_that_may_have_happened_is_read_again(fault: ApiFault) -> None:
+def test_a_write_that_may_have_happened_is_done_once(
+    fault: ApiFault, record_property: Callable[[str, object], None]
+) -> None:
     fake = FakeCluster()
-    fake.faults = lambda call: fault if call.number == 0 else None
-    found, is_new = _cluster(fake).create(ObjectKind.JOB, JOB)
+    cluster = client(fake)
+
+    def fail_the_next_call() -> None:
+        number = len(fake.calls)
+        fake.faults = lambda call: fault if call.number == number else None
+
+    fail_the_next_call()
+    found, is_new = cluster.create(ObjectKind.JOB, JOB)
     assert (found["metadata"]["name"], is_new) == ("job", False)
-    assert [call.method for call in fake.calls] == ["POST", "POST", "GET"]
     assert fake.created == {(ObjectKind.JOB, "job"): 1}
 
-
-@pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
-def test_a_replace_that_meets_its_own_result_is_done(fault: ApiFault) -> None:
-    fake = FakeCluster()
-    cluster = _cluster(fake)
     made, _ = cluster.create(ObjectKind.LEASE, {"metadata": {"name": "x"}, "spec": {"holderIdentity": "me"}})
-    version = made["metadata"]["resourceVersion"]
-    body = {"metadata": {"name": "x", "resourceVersion": version}, "spec": {"holderIdentity": "you"}}
-    fake.faults = lambda call: fault if call.number == 1 else None
+    body = {"metadata": made["metadata"], "spec": {"holderIdentity": "you"}}
+    fail_the_next_call()
     assert cluster.replace(ObjectKind.LEASE, body)["spec"] == body["spec"]
     with pytest.raises(Conflict):
         cluster.replace(ObjectKind.LEASE, body | {"spec": {"holderIdentity": "she"}})
 
-
-@pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
-def test_an_event_that_exists_already_is_not_read_again(fault: ApiFault) -> None:
-    fake = FakeCluster()
-    fake.faults = lambda call: fault if call.number == 0 else None
+    # The Role lets nobody read it again.
     body = {"metadata": {"name": "r1.e1"}, "message": "m"}
-    assert _cluster(fake).create(ObjectKind.EVENT, body) == (body, False)
-    assert [call.method for call in fake.calls] == ["POST", "POST"]
-
-
-@pytest.mark.fault(14)
-def test_an_apply_that_may_have_happened_and_cannot_be_read_is_checked_in_the_next_round() -> None:
-    class Slow(FakeCluster):
-        def send(self, *args: Any, **rest: Any) -> ApiReply:
-            super().send(*args, **rest)
-            return ApiReply(504 if len(self.calls) == 1 else 409, {}, {"message": "try again"})
-
-    fake = Slow()
-    with pytest.raises(Conflict, match="deployments x was changed by somebody else"):
-        _cluster(fake).apply(ObjectKind.DEPLOYMENT, {"metadata": {"name": "x"}, "spec": {"replicas": 1}})
-    assert [call.method for call in fake.calls] == ["PATCH", "PATCH"]
+    fail_the_next_call()
+    assert cluster.create(ObjectKind.EVENT, body) == (body, False)
+    record_property("injected", fake.injected)
 
 
 def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
     fake = FakeCluster()
-    cluster = _cluster(fake)
-    cluster.delete(ObjectKind.JOB, "job", "uid-9")
-    cluster.create(ObjectKind.JOB, JOB)
-    cluster.delete(ObjectKind.JOB, "job", "uid-of-before")
+    client(fake).delete(ObjectKind.JOB, "job", "uid-9")
+    client(fake).create(ObjectKind.JOB, JOB)
+    client(fake).delete(ObjectKind.JOB, "job", "uid-of-before")
     assert list(fake.objects(ObjectKind.JOB)) == ["job"]
 
 
@@ -129,44 +97,194 @@ def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
     ],
 )
 def test_a_refusal_is_one_line_with_its_exit_code(
-    status: int, message: str, error: type[Exception], code: ExitCode, text: str
+    status: int, message: str, error: type[OutsideError | UserError], code: ExitCode, text: str
 ) -> None:
     class Refusing(FakeCluster):
         def send(self, *args: Any, **rest: Any) -> ApiReply:
             return ApiReply(status, {}, {"message": message})
 
     with pytest.raises(error, match=text) as caught:
-        _cluster(Refusing()).create(ObjectKind.JOB, JOB)
-    assert caught.value.exit_code is code  # type: ignore[attr-defined]
+        client(Refusing()).create(ObjectKind.JOB, JOB)
+    assert caught.value.exit_code is code
 
 
 @pytest.mark.fault(14)
-def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("create", [JOB]), ("apply", [JOB]), ("replace", [JOB]), ("delete", ["job", "uid"])],
+)
+def test_nothing_is_written_once_the_lease_may_be_lost(method: str, arguments: list[Any]) -> None:
     def lost() -> None:
         raise LeaseLost
 
     fake = FakeCluster()
-    cluster = ClusterClient(fake, rng=Random(0), sleep=fake.advance, guard=lost)
+    cluster = client(fake, guard=lost)
     cluster.list(ObjectKind.JOB, "")
-    writes: list[Callable[[], object]] = [
-        lambda: cluster.create(ObjectKind.JOB, JOB),
-        lambda: cluster.apply(ObjectKind.JOB, JOB),
-        lambda: cluster.replace(ObjectKind.JOB, JOB),
-        lambda: cluster.delete(ObjectKind.JOB, "job", "uid"),
-    ]
-    for write in writes:
-        with pytest.raises(LeaseLost):
-            write()
+    with pytest.raises(LeaseLost):
+        getattr(cluster, method)(ObjectKind.JOB, *arguments)
     assert [call.method for call in fake.calls] == ["GET"]
 
 
+def seen(version: str) -> Body:
+    return {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": version}}}
+
+
+class Watching(FakeCluster):
+    """Every watch gives what is next in `ways`, then the thread is told to stop."""
+
+    def __init__(self, stop: threading.Event, *ways: list[Body | NoReply]) -> None:
+        super().__init__()
+        self.ways, self.stop, self.opened = list(ways), stop, 0
+
+    def watch(self, path: str, **rest: Any) -> Iterator[Body]:
+        self.opened += 1
+        if not self.ways:
+            self.stop.set()
+            return
+        for each in self.ways.pop(0):
+            if isinstance(each, NoReply):
+                raise each
+            yield each
+
+
+GONE = NoReply("410 Gone")
+
+
 @pytest.mark.fault(15)
-def test_an_expired_watch_raises() -> None:
-    fake = FakeCluster()
-    fake.watch_fault = NoReply("watch: 410")
-    with pytest.raises(NoReply):
-        list(_cluster(fake).changes(ObjectKind.JOB, "", 10))
+@pytest.mark.parametrize(
+    ("ways", "wakes"),
+    [
+        ([[GONE], [GONE]], False),
+        ([[seen("9"), GONE], [GONE]], True),
+        ([[], []], False),
+        ([[seen("9"), seen("3"), seen("7")]], True),
+        ([[{}]], True),
+    ],
+    ids=["410", "a late 410", "silence", "out of order", "nonsense"],
+)
+def test_a_watch_that_fails_or_lies_is_opened_again(ways: list[list[Body | NoReply]], wakes: bool) -> None:
+    stop, wake, pauses = threading.Event(), threading.Event(), list[float]()
+    fake = Watching(stop, *ways)
+    watch_jobs(fake, "scope/run=r1", wake, stop, pauses.append)
+    assert fake.opened == len(ways) + 1
+    assert wake.is_set() is wakes
+    # Never in a tight loop, however soon the server ends it.
+    assert all(5 <= pause <= 15 for pause in pauses)
 
 
-def _cluster(fake: FakeCluster) -> ClusterClient:
-    return ClusterClient(fake, rng=Random(0), sleep=fake.advance)
+def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -> None:
+    world, said = World(tmp_path), list[str]()
+    controller, rounds = world.controller(), list[int]()
+
+    def pause() -> None:
+        rounds.append(1)
+        world.cluster.advance(15)
+
+    assert drive(controller, pause, lambda: len(rounds) == 3, said.append) is ExitCode.TERMINATED
+    successor = world.controller(identity="pod-2")
+    successor.round()
+    assert successor.leadership.holds
+    assert said == ["stopped; whoever starts next goes on from here"]
+
+
+@pytest.mark.fault(12)
+def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    # A process that was stopped between the check of its Lease and its write sees no time pass.
+    stopped: list[float] = []
+    old = world.controller(clock=lambda: stopped[0] if stopped else world.cluster.now)
+    new = world.controller(identity="pod-2")
+    for _ in range(4):
+        world.cluster.advance(20)
+        old.round()
+    stopped.append(world.cluster.now)
+    world.go(new, 150, step=10)
+    assert new.leadership.holds
+    world.cluster.remove(ObjectKind.DEPLOYMENT, "r1-judge")
+    created = dict(world.cluster.created)
+    old.round()
+    assert world.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
+    assert world.cluster.created == created
+
+
+HOUR = 3600.0
+OWN = "r1-controller"
+
+
+def begun(root: Path) -> World:
+    """A run whose first stage goes on for ever, with its servers."""
+    world = World(root, work=lambda job, rank: None, tick=60.0)
+    world.go(world.controller(), 1200, step=60)
+    assert world.nodes.taken() == 4
+    return world
+
+
+def spec_of(world: World) -> dict[str, float]:
+    spec: dict[str, float] = world.cluster.objects(ObjectKind.JOB)[OWN]["spec"]
+    return spec
+
+
+def test_what_a_controller_that_is_gone_held_is_free_within_its_expiry(tmp_path: Path) -> None:
+    world = begun(tmp_path)
+    world.cluster.advance(11 * HOUR)
+    assert world.nodes.taken() == 4
+    world.cluster.advance(1 * HOUR + KEPT + 300)
+    assert world.nodes.taken() == 0
+    kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
+    assert [world.cluster.objects(kind) for kind in kinds] == [{}] * 4
+    # Applied again, the run goes on from its volume.
+    world.nodes.work = world.stages
+    world.add_controller_job()
+    assert world.drive(world.controller(identity="pod-2")).code is ExitCode.DONE
+
+
+@pytest.mark.parametrize("pods", [1, 12])
+def test_a_controller_at_work_never_expires_however_often_its_pod_is_another(
+    tmp_path: Path, pods: int
+) -> None:
+    world = begun(tmp_path)
+    for number in range(pods):
+        controller = world.controller(identity=f"pod-{number}")
+        world.go(controller, 24 // pods * 0.9 * HOUR, step=0.9 * HOUR)
+        controller.stop()
+    assert world.cluster.now > 20 * HOUR
+    assert world.nodes.taken() == 4
+    # Twelve pods in their turn give no longer a time than one.
+    assert spec_of(world)["activeDeadlineSeconds"] - world.cluster.now <= 12 * HOUR
+
+
+@pytest.mark.parametrize("wrong_by", [-5 * HOUR, 5 * HOUR])
+def test_a_clock_that_jumps_under_a_controller_changes_nothing(tmp_path: Path, wrong_by: float) -> None:
+    world = begun(tmp_path)
+    jumped = False
+
+    def wall() -> float:
+        return world.cluster.now + (wrong_by if jumped else 0.0)
+
+    cluster = world.controller().leadership.cluster
+    clock = JobExpiry(cluster, OWN, lambda: world.cluster.now, wall, world.said.append)
+    for _ in range(3):
+        clock.renew(43_200)
+        world.cluster.advance(HOUR)
+        jumped = True
+    ahead = spec_of(world)["activeDeadlineSeconds"] - (world.cluster.now - HOUR)
+    assert 11 * HOUR <= ahead <= 12 * HOUR + 60
+
+
+def test_one_that_may_not_delete_says_so_and_leaves_that_to_the_cluster(tmp_path: Path) -> None:
+    verbs = {**VERBS, ("apps", "deployments"): VERBS["apps", "deployments"] - {"delete"}}
+    world = World(tmp_path, ONE, verbs=verbs)
+    with pytest.raises(UserError, match="cannot delete"):
+        world.drive()
+    assert world.status["phase"] == "Failed" and "cannot delete" in world.status["message"]
+    # The Job of a controller that ends so goes an hour later, and with it the servers and this status.
+    assert world.nodes.taken() and spec_of(world)["ttlSecondsAfterFinished"] == KEPT
+
+
+def test_an_older_role_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
+    verbs = {**VERBS, ("batch", "jobs"): VERBS["batch", "jobs"] - {"patch"}}
+    world = World(tmp_path, ONE, verbs=verbs)
+    assert isinstance(world.cluster, FakeCluster)
+    assert world.drive().code is ExitCode.DONE
+    said = [line for line in world.said if "cannot patch" in line]
+    assert said and all("compare the controller's Role with k8s/shared" in line for line in said)

@@ -1,32 +1,35 @@
-"""What the controller waits for, says, and at last gives up on."""
+"""What the controller waits for, says, and at last gives up on; runs that need the same GPUs: nobody waits for ever,
+and nothing holds what it cannot use."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
-from scope_selfplay.driver.api import VERBS, ObjectKind
+from scope_selfplay.cluster.pods import RUN, SERVER
+from scope_selfplay.driver import plan
+from scope_selfplay.driver.api import VERBS, Body, ObjectKind
 from scope_selfplay.driver.loop import Controller
 from scope_selfplay.driver.observed import ObservedCluster
-from scope_selfplay.driver.parts import DesiredSteps, RunEnd, VolumeState
+from scope_selfplay.driver.parts import DesiredSteps, Inputs, RunEnd, VolumeState
 from scope_selfplay.driver.plan import next_actions
-from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
-from tests.unit.controller.examples import config_of, context_of, sized
-from tests.unit.controller.worlds import ONE, World
+from scope_selfplay.testing.fake_nodes import GPU, PodEnding, SimulatedStages
+from tests.unit.controller.worlds import ONE, World, config_of, context_of, sized
 
 STAGE = "i01-train-solver"
-UNSCHEDULED = {
-    "phase": "Pending",
-    "conditions": [
-        {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
-    ],
-}
-REFUSING = {
-    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+CONDITION = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+UNSCHEDULED = {"phase": "Pending", "conditions": [CONDITION]}
+
+
+_STATES = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "see the node"}},
     "lastState": {"terminated": {"exitCode": 64, "message": "scope: no such index"}},
 }
+REFUSING = {"phase": "Pending", "containerStatuses": [{"name": "main", **_STATES}]}
 
 
 @pytest.fixture
@@ -35,36 +38,47 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, only=[STAGE])
 
 
-@pytest.mark.fault(21)
-def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path) -> None:
-    world = World(tmp_path, only=["i01-make-tasks", STAGE])
-    world.nodes.never_ends = lambda name: "i01-solver" in name
+@pytest.fixture
+def busy(tmp_path: Path) -> tuple[World, Controller]:
+    """The Job of one stage runs, and goes on."""
+    world = World(tmp_path, work=lambda job, rank: None, only=[STAGE])
+    return world, world.running()
+
+
+def starting(world: World) -> Controller:
+    """Its servers do not answer."""
+    world.nodes.startup = 1e9
     controller = world.controller()
-    world.go(controller, 600)
-    assert [name for name in world.jobs_created if STAGE in name] == []
-    assert f"{STAGE} needs the GPUs" in world.status["message"]
-    assert "StillEnding" in world.reasons
-    world.nodes.never_ends = lambda name: False
-    assert world.drive(controller).code is ExitCode.DONE
+    world.go(controller, 5, step=5)
+    return controller
+
+
+def pod_of(world: World, owner: str) -> str:
+    return next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(owner))
+
+
+def set_judge(world: World, status: dict[str, Any]) -> None:
+    """What becomes of the judge's pod from now on."""
+    judge = pod_of(world, "r1-judge")
+    world.nodes.leaves_alone = lambda name: name == judge
+    world.cluster.objects(ObjectKind.POD)[judge]["status"] = status
 
 
 @pytest.mark.fault(21)
-@pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
+@pytest.mark.parametrize("owner", ["r1-judge", f"r1-{STAGE}"])
 def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_five_minutes(
-    tmp_path: Path, pod: str
+    busy: tuple[World, Controller], owner: str
 ) -> None:
-    world, controller = _running(tmp_path)
-    name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(pod))
-    world.nodes.never_ends = lambda pod_name: pod_name == name
+    world, controller = busy
+    name = pod_of(world, owner)
+    world.nodes.never_ends = lambda pod: pod == name
     world.cluster.remove(ObjectKind.POD, name)
     world.cluster.objects(ObjectKind.POD)[name]["status"] = {"phase": "Running"}
-    if pod != "r1-judge":
+    if owner != "r1-judge":
         # Newer clusters hold `Failed` back until the Job's pods have ended.
         target = {"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}
-        world.cluster.objects(ObjectKind.JOB)[f"{pod}-a1"]["status"] = {
-            "conditions": [target],
-            "endedAt": 1e12,
-        }
+        status = {"conditions": [target], "endedAt": 1e12}
+        world.cluster.objects(ObjectKind.JOB)[f"{owner}-a1"]["status"] = status
     world.go(controller, 280)
     assert "StillEnding" not in world.reasons
     world.go(controller, 60)
@@ -74,44 +88,51 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_
 
 
 @pytest.mark.fault(16)
-def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers_reason(world: World) -> None:
-    world.nodes.gpus = 2
+@pytest.mark.parametrize(
+    ("gpus", "quota", "held", "reason", "said"),
+    [
+        (2, {}, "no pod", "Pending", "Insufficient nvidia.com/gpu"),
+        (8, {}, "r1-judge", "NotStarting", "`kubectl describe pod r1-judge"),
+        (8, {}, f"r1-{STAGE}", "NotStarting", f"`kubectl describe pod r1-{STAGE}"),
+        (8, {"pods": 2}, "no pod", "NoPod", f"r1-{STAGE}-a1 has no pod for five minutes; a quota?"),
+    ],
+)
+def test_a_pod_that_waits_is_reported_after_five_minutes_and_waited_for(
+    world: World, gpus: int, quota: dict[str, int], held: str, reason: str, said: str
+) -> None:
+    world.nodes.gpus, world.cluster.quota = gpus, quota
+    world.nodes.never_starts = lambda name: name.startswith(held)
     controller = world.controller()
     world.go(controller, 200)
-    assert "Pending" not in world.reasons
+    assert reason not in world.reasons
     world.go(controller, 300)
-    assert world.reasons.count("Pending") == 1
-    assert "Insufficient nvidia.com/gpu" in world.messages
-    world.nodes.gpus = 8
+    assert world.reasons.count(reason) == 1 and said in world.messages
+    world.nodes.gpus, world.cluster.quota = 8, {}
+    world.nodes.never_starts = lambda name: False
     assert world.drive(controller).code is ExitCode.DONE
 
 
 @pytest.mark.fault(16)
-def test_a_server_that_never_answers_is_made_again_however_often(world: World) -> None:
+def test_a_server_that_never_answers_is_made_again_however_often_after_pauses_that_grow(world: World) -> None:
     world.nodes.startup = 1e9
-    world.go(world.controller(), 1840)
-    late = "r1-judge did not answer within 1800 s (no message); it is deleted, and made again after 15 s"
-    assert late in world.messages
-    # Whoever leads next goes on counting.
-    second = world.controller()
-    world.go(second, 4200)
-    assert "made again after 60 s" in world.messages
-    assert world.cluster.created[ObjectKind.DEPLOYMENT, "r1-judge"] == 4
-    assert (world.status["phase"], world.jobs_created) == ("Running", {})
-    world.nodes.startup = 10
-    assert world.drive(second).code is ExitCode.DONE
-    assert '"given_up":{}' in world.status["ledger"]
 
+    def servers() -> dict[str, Any]:
+        return world.cluster.objects(ObjectKind.DEPLOYMENT)
 
-def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(world: World) -> None:
-    world.nodes.startup = 1e9
-    controller, servers = world.controller(), lambda: world.cluster.objects(ObjectKind.DEPLOYMENT)
-    world.go_until(controller, servers)
     for pause in (15, 30, 60):
-        world.go_until(controller, lambda: "r1-judge" not in servers())
+        # Whoever leads next goes on counting.
+        controller = world.controller()
+        world.go_until(controller, servers)
+        world.go_until(controller, lambda: "r1-judge" not in servers(), step=20)
         gone = world.cluster.now
+        late = f"r1-judge did not answer within 1800 s (no message); it is deleted, and made again after {pause} s"
+        assert late in world.messages
         world.go_until(controller, lambda: "r1-judge" in servers())
         assert pause <= world.cluster.now - gone <= pause + 10
+    assert (world.status["phase"], world.jobs_created) == ("Running", {})
+    world.nodes.startup = 10
+    assert world.drive(controller).code is ExitCode.DONE
+    assert '"given_up":{}' in world.status["ledger"]
 
 
 def test_an_end_for_an_outside_reason_is_not_recorded() -> None:
@@ -124,20 +145,32 @@ def test_an_end_for_an_outside_reason_is_not_recorded() -> None:
 
 @pytest.mark.fault(16)
 def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(world: World) -> None:
-    controller = _starting(world)
-    _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
+    controller = starting(world)
+    set_judge(world, REFUSING)
     assert world.drive(controller) == RunEnd(ExitCode.USER, "r1-judge: scope: no such index")
 
 
 @pytest.mark.fault(16)
-@pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
-def test_a_container_that_does_not_start_is_reported_at_once(world: World, reason: str) -> None:
-    controller = _starting(world)
-    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": "see the node"}}}
-    _set_pod(world, "r1-judge", {"phase": "Pending", "containerStatuses": [waiting]})
-    controller.round()
+def test_what_becomes_of_a_server_while_a_job_runs_is_reported(
+    busy: tuple[World, Controller], record_property: Callable[[str, object], None]
+) -> None:
+    record_property("injected", 3)
+    world, controller = busy
+    set_judge(world, UNSCHEDULED)
+    world.go(controller, 100)
+    assert "waits for a node: 0/1 nodes are available" in world.status["message"]
+    assert "Pending" not in world.reasons
+    world.go(controller, 300)
+    assert world.reasons.count("Pending") == 1
+    set_judge(world, REFUSING)
+    world.go(controller, 20)
+    assert "CrashLoopBackOff: see the node (scope: no such index)" in world.status["message"]
     assert "PodStuck" in world.reasons
-    assert f"{reason}: see the node" in world.status["message"]
+    world.cluster.quota = {"pods": 0}
+    world.cluster.erase(ObjectKind.POD, pod_of(world, "r1-judge"))
+    world.go(controller, 60)
+    assert world.status["message"] == "r1-judge: exceeded quota"
+    assert "NoPod" in world.reasons
 
 
 def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy(world: World) -> None:
@@ -156,102 +189,15 @@ def test_a_run_without_the_right_to_write_events_goes_on(tmp_path: Path) -> None
     assert any("events is forbidden: cannot create" in line for line in world.said)
 
 
-@pytest.mark.fault(12)
-def test_a_leader_that_loses_the_lease_while_it_writes_events_stops_there(world: World) -> None:
-
-    def sleep(call: ApiCall) -> ApiFault | None:
-        if call.kind is not ObjectKind.EVENT:
-            return None
-        world.cluster.advance(100)
-        return ApiFault.LOST
-
-    world.cluster.faults = sleep
-    world.go(world.controller(), 100)
-    assert "the Lease was not renewed in time; looking again" in world.said
-    assert world.reasons == []
-
-
-def test_a_quota_on_pods_is_reported_and_waited_for(world: World) -> None:
-    world.cluster.quota = {"pods": 2}
-    controller = world.controller()
-    world.go(controller, 500)
-    assert f"r1-{STAGE}-a1 has no pod for five minutes; a quota?" in world.messages
-    world.cluster.quota = {}
-    assert world.drive(controller).code is ExitCode.DONE
-
-
-def test_a_quota_without_room_for_a_server_is_waited_for_however_long(world: World) -> None:
-    world.cluster.quota = {"pods": 0}
-    controller = world.controller()
-    world.go(controller, 1000)
-    assert world.status["phase"] == "Running"
-    assert "exceeded quota" in world.status["message"]
-    assert (world.reasons.count("ServerLate"), "NoPod" in world.reasons) == (0, True)
-    world.cluster.quota = {}
-    assert world.drive(controller).code is ExitCode.DONE
-
-
-@pytest.mark.fault(16)
-def test_a_server_that_finds_no_node_while_a_job_runs_is_reported_with_the_schedulers_reason(
-    tmp_path: Path,
-) -> None:
-    world, controller = _running(tmp_path)
-    _set_pod(world, "r1-judge", UNSCHEDULED)
-    world.go(controller, 100)
-    assert "waits for a node: 0/1 nodes are available" in world.status["message"]
-    assert "Pending" not in world.reasons
-    world.go(controller, 300)
-    assert world.reasons.count("Pending") == 1
-
-
-@pytest.mark.fault(16)
-def test_a_server_that_ends_with_64_while_a_job_runs_is_reported_with_its_last_line(tmp_path: Path) -> None:
-    world, controller = _running(tmp_path)
-    _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
-    world.cluster.advance(5)
-    controller.round()
-    assert "CrashLoopBackOff: back-off (scope: no such index)" in world.status["message"]
-    assert "PodStuck" in world.reasons
-
-
-def test_a_server_without_a_pod_while_a_job_runs_is_reported(tmp_path: Path) -> None:
-    world, controller = _running(tmp_path)
-    world.cluster.quota = {"pods": 0}
-    name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith("r1-judge"))
-    world.cluster.erase(ObjectKind.POD, name)
-    world.cluster.advance(5)
-    controller.round()
-    assert world.status["message"] == "r1-judge: exceeded quota"
-    assert "NoPod" in world.reasons
-
-
-@pytest.mark.fault(16)
-@pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
-def test_a_pod_that_has_a_node_and_does_not_start_is_reported_after_five_minutes(
-    world: World, pod: str
-) -> None:
-    world.nodes.never_starts = lambda name: name.startswith(pod)
-    controller = world.controller()
-    world.go(controller, 200)
-    assert "NotStarting" not in world.reasons
-    world.go(controller, 300)
-    assert world.reasons.count("NotStarting") == 1
-    assert f"`kubectl describe pod {pod}" in world.status["message"]
-    world.nodes.never_starts = lambda name: False
-    assert world.drive(controller).code is ExitCode.DONE
-
-
 def test_another_controllers_objects_are_neither_adopted_nor_deleted(world: World) -> None:
-    world.cluster.put(ObjectKind.JOB, {"metadata": {"name": "other"}, "spec": {}})
-    other = world.cluster.objects(ObjectKind.JOB)["other"]["metadata"]["uid"]
+    other = world.cluster.put(ObjectKind.JOB, {"metadata": {"name": "other"}, "spec": {}})["metadata"]["uid"]
     labels = {"scope/run": "r1", "scope/server": "r1-judge"}
     owners = [{"uid": other, "controller": True}]
     metadata = {"name": "r1-judge", "labels": labels, "annotations": {}, "ownerReferences": owners}
     template = {"metadata": {"labels": labels}, "spec": {"containers": []}}
     body = {"kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
     world.cluster.put(ObjectKind.DEPLOYMENT, body)
-    controller = world.controller()
-    world.go(controller, 100)
+    world.go(world.controller(), 100)
     assert "waiting for Deployment r1-judge, which another controller owns" in world.status["message"]
     assert list(world.cluster.objects(ObjectKind.DEPLOYMENT)) == ["r1-judge"]
     assert "ForeignObject" in world.reasons
@@ -259,35 +205,135 @@ def test_another_controllers_objects_are_neither_adopted_nor_deleted(world: Worl
 
 def test_a_server_that_differs_is_brought_up_to_date_between_jobs_only(tmp_path: Path) -> None:
     world = World(tmp_path, only=[STAGE, "i01-compare"])
-    controller = world.controller()
-    world.go_until(controller, lambda: world.status.get("jobs"))
+    controller = world.running()
     judge = world.cluster.objects(ObjectKind.DEPLOYMENT)["r1-judge"]
-    changed = ONE | {"cluster": ONE["cluster"] | {"judge": sized(memory="80Gi")}}
-    world.inputs = world.inputs._replace(config=World(tmp_path / "other", changed).config)
+    changed = config_of(ONE | {"cluster": ONE["cluster"] | {"judge": sized(memory="80Gi")}})
+    world.inputs = world.inputs._replace(config=changed)
     controller.round()
     assert judge["metadata"]["generation"] == 1
     assert world.drive(controller).code is ExitCode.DONE
     assert judge["metadata"]["generation"] == 2
 
 
-def _starting(world: World) -> Controller:
-    """Its servers do not answer."""
-    world.nodes.startup = 1e9
+class Neighbours:
+    """`r1`, `r2` ...; each stage Job publishes in its own run's folder."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        names = [f"r{number}" for number in range(1, count + 1)]
+        self.world = World(root)
+        self.stages = {name: SimulatedStages(root, name) for name in names}
+        self.world.nodes.work = self._work
+        self.ended: dict[str, ExitCode] = {}
+        self.idle = 0.0
+        """The most seconds in a row in which no stage was at work."""
+        self.controllers: dict[str, Controller] = {}
+        for name in names:
+            config = config_of(ONE, name=name)
+            inputs = Inputs(config, "0123456789abcdef", (config.domain,))
+            if name != "r1":
+                self.world.add_controller_job(f"{name}-controller")
+            self.controllers[name] = self.world.controller(
+                identity=f"pod-{name}", job=f"{name}-controller", read=partial(Inputs, *inputs)
+            )
+
+    def drive(self, hours: float) -> None:
+        """Rounds until all runs have ended."""
+        cluster, idle = self.world.cluster, 0.0
+        end = cluster.now + hours * 3600
+        while len(self.ended) < len(self.controllers):
+            assert cluster.now < end, self.messages()
+            for name in [name for name in self.controllers if name not in self.ended]:
+                if (run_end := self.controllers[name].round()) is not None:
+                    self.controllers[name].stop()
+                    self.ended[name] = run_end.code
+            cluster.advance(5)
+            idle = 0.0 if self._works() else idle + 5
+            self.idle = max(self.idle, idle)
+
+    def _works(self) -> bool:
+        """Whether the pod of a stage runs now; its servers answer then."""
+        pods = self.world.cluster.objects(ObjectKind.POD).values()
+        running = (pod["metadata"]["labels"] for pod in pods if pod["status"]["phase"] == "Running")
+        return any("job-name" in labels and SERVER not in labels for labels in running)
+
+    def messages(self) -> dict[str, str]:
+        maps = self.world.cluster.objects(ObjectKind.CONFIG_MAP)
+        return {name: maps[f"{name}-status"]["data"]["message"] for name in self.controllers}
+
+    def _work(self, job: Body, rank: int) -> PodEnding:
+        return self.stages[job["metadata"]["labels"][RUN]](job, rank)
+
+
+LAST_TWO = ("i01-train-solver", "i01-compare")
+
+
+def test_runs_on_one_node_all_finish_and_its_gpus_are_idle_for_a_minute_at_most(tmp_path: Path) -> None:
+    """Judge and Solver of two runs take all eight GPUs: alone, each would wait for the other's for ever. Idle is when
+    no stage works; what is left of it is servers that end and start between two stages."""
+    neighbours = Neighbours(tmp_path, 3)
+    neighbours.drive(hours=3)
+    assert set(neighbours.ended.values()) == {ExitCode.DONE}
+    for name, stages in neighbours.stages.items():
+        assert len(stages.published) == len(set(stages.published)) == 6, name
+    assert neighbours.idle <= 60
+    # Nothing was held in vain for so long that a run had to give up.
+    assert "GaveBack" not in neighbours.world.reasons
+    assert "MadeWay" in neighbours.world.reasons
+
+
+def test_the_younger_run_makes_way_but_not_for_ever(tmp_path: Path) -> None:
+    """What the older one waits for may be something that this run cannot give."""
+    neighbours = Neighbours(tmp_path, 2)
+    world = neighbours.world
+    world.nodes.leaves_alone = lambda name: name.startswith("r1-judge")
+    for name in neighbours.controllers:
+        neighbours.controllers[name].round()
+        world.cluster.advance(15)
+    (judge,) = [
+        pod for name, pod in world.cluster.objects(ObjectKind.POD).items() if name.startswith("r1-judge")
+    ]
+    judge["status"] = UNSCHEDULED
+    with pytest.raises(AssertionError):
+        neighbours.drive(hours=0.2)
+    assert neighbours.messages()["r2"] == "makes way for r1, which came first and waits for a node"
+    assert not [name for name in world.cluster.objects(ObjectKind.DEPLOYMENT) if name.startswith("r2-")]
+    with pytest.raises(AssertionError):
+        neighbours.drive(hours=1)
+    assert neighbours.ended == {"r2": ExitCode.DONE}
+
+
+def test_a_run_that_has_given_back_holds_nothing_and_loses_neither_retry_nor_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "RETRIES", 0)
+    world, held = World(tmp_path, only=LAST_TWO), list[int]()
+    world.nodes.gpus = 3
     controller = world.controller()
-    world.go(controller, 5, step=5)
-    return controller
+    for _ in range(500):
+        world.go(controller, 15, step=15)
+        if "gave its GPUs back" in world.status["message"]:
+            held.append(world.nodes.taken())
+    # The first seconds of a pause are those in which pods end.
+    assert held and held.count(0) >= len(held) - world.reasons.count("GaveBack")
+    assert world.reasons.count("GaveBack") >= 2
+    assert max(world.jobs_created.values()) == 1 and len(world.jobs_created) >= 2
+    world.nodes.gpus = 8
+    assert world.drive(controller).code is ExitCode.DONE
+    assert '"given_back":0' in world.status["ledger"]
 
 
-def _running(root: Path) -> tuple[World, Controller]:
-    """A world in which the Job of one stage runs, and goes on."""
-    world = World(root, work=lambda job, rank: None, only=[STAGE])
+def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) -> None:
+    world = World(tmp_path, only=LAST_TWO)
+    world.nodes.leaves_alone = lambda name: "train-solver" in name
     controller = world.controller()
-    world.go_until(controller, lambda: world.status.get("jobs"))
-    return world, controller
-
-
-def _set_pod(world: World, server: str, status: dict[str, Any]) -> None:
-    """What becomes of a server's pod from now on."""
-    found = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(server))
-    world.nodes.leaves_alone = lambda name: name == found
-    world.cluster.objects(ObjectKind.POD)[found]["status"] = status
+    world.go(controller, 90, step=15)
+    (job,) = [body for name, body in world.cluster.objects(ObjectKind.JOB).items() if "train-solver" in name]
+    job["spec"]["suspend"] = True
+    for name, pod in list(world.cluster.objects(ObjectKind.POD).items()):
+        if "train-solver" in name:
+            assert GPU in pod["spec"]["containers"][0]["resources"]["limits"]
+            world.cluster.erase(ObjectKind.POD, name)
+    controller.round()
+    assert world.status["message"] == "r1-i01-train-solver-a1 waits for admission by its queue"
+    world.go(controller, 450, step=15)
+    assert "Queued" in world.reasons and "quota" not in world.messages

@@ -1,4 +1,4 @@
-"""A whole run on the fake cluster: the controller, the nodes, the volume; and what is left of it at the end."""
+"""Run configs, and a whole run on the fake cluster: controller, nodes and volume; and what is left of it at the end."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from scope_selfplay.cluster.pods import ManifestContext, Owner
+from scope_selfplay.config.load import parse_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.driver.loop import Clock, Controller
@@ -13,7 +15,41 @@ from scope_selfplay.driver.parts import Inputs, RunEnd, steps_of
 from scope_selfplay.store.folder import StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
-from tests.unit.controller.examples import PAPER, config_of
+
+PAPER: dict[str, Any] = {
+    "name": "r1",
+    "domain": "wikipedia",
+    "model": {"path": "/data/models/Qwen2.5-7B-Instruct"},
+    "judge": {"kind": "model", "endpoint": {"base_url": "http://r1-judge:8000/v1"}},
+    "cluster": {
+        "images": {"worker": "registry.example/scope:1", "trainer": "registry.example/scope-train:1"},
+        "judge": {"model": "/data/models/Qwen3-8B", "args": ["--max-model-len", "32768"]},
+        "retriever": {"index": "/data/index/wiki-18"},
+    },
+}
+
+
+def sized(**amounts: str) -> dict[str, Any]:
+    """A part of a run whose containers ask for these amounts, not for what goes with their GPUs."""
+    resources = {"requests": amounts, "limits": amounts}
+    return {"pod": {"spec": {"containers": [{"name": "main", "resources": resources}]}}}
+
+
+TINY: dict[str, Any] = PAPER | {
+    "name": "tiny",
+    "model": {"path": "embedded"},
+    "cluster": {"tiny": True, "retriever": {"cpu": "1", "memory": "1Gi"}},
+}
+
+
+def config_of(data: dict[str, Any], **changes: Any) -> RunConfig:
+    return parse_config(data | changes)
+
+
+def context_of(config: RunConfig, fence: int = 1) -> ManifestContext:
+    owner = Owner(f"{config.name}-controller", "11111111-2222-3333-4444-555555555555")
+    return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
+
 
 ONE = PAPER | {"iterations": 1}
 
@@ -83,6 +119,12 @@ class World:
             only_iteration=only,
             say=self.said.append,
         )
+
+    def running(self) -> Controller:
+        """A controller while the Job of its stage runs."""
+        controller = self.controller()
+        self.go_until(controller, lambda: self.status.get("jobs"))
+        return controller
 
     def drive(self, controller: Controller | None = None, *, rounds: int = 400) -> RunEnd:
         """Rounds until the run has ended."""

@@ -1,20 +1,34 @@
-"""Source documents: what is read, what is refused and how it is said, and how long ones are cut."""
+"""Source documents: what is read, skipped or refused and how it is said, and into how large chunks they are cut."""
 
+import gzip
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval.corpus import read_documents as read_for_index
 from scope_selfplay.base.errors import ConfigError, CorpusError
-from scope_selfplay.base.values import Document
+from scope_selfplay.base.sampling import Message
+from scope_selfplay.base.terminal import LineProgress, Progress
+from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.load import load_config
+from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus import read as reading
 from scope_selfplay.corpus.cut import Chunker, CountTokens
-from scope_selfplay.corpus.read import read_documents, read_sample
-from scope_selfplay.corpus.sample import shuffled, take_unused
+from scope_selfplay.corpus.read import read_documents, read_run_corpus, read_sample, survey
+from scope_selfplay.corpus.sample import TaskSource, shuffled, take_unused
+from scope_selfplay.dialects.families import dialect
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.begin import chunk_size, open_run, prompt_tokens, run_documents, task_types_of
+from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.commands import documents
+from tests.models import write_model
+from tests.word_codec import WordCodec
 
 GOOD_LINE = b'{"id": "a", "title": "A", "text": "About a."}\n'
 
@@ -27,16 +41,13 @@ def write(path: Path, content: bytes) -> Path:
 
 def test_a_jsonl_file_is_read_in_its_order(tmp_path: Path) -> None:
     lines = GOOD_LINE + b'\n{"id": "0", "title": "", "text": " z\xc3\xa9 ", "source": "s", "url": 1}\r\n  \n'
+    # In the form of wiki-18 the title is on the first line of the contents.
+    lines += json.dumps({"id": "7", "contents": '"The "Great" Dam"\nIt stands.\nStill.'}).encode()
     assert read_documents(write(tmp_path / "c.jsonl", b"\xef\xbb\xbf" + lines)) == [
         Document(id="a", title="A", text="About a."),
         Document(id="0", title="", text="zé", source="s"),
+        Document(id="7", title='The "Great" Dam', text="It stands.\nStill."),
     ]
-
-
-def test_the_wiki_18_form_has_its_title_on_the_first_line_of_the_contents(tmp_path: Path) -> None:
-    line = json.dumps({"id": "7", "contents": '"The "Great" Dam"\nIt stands.\nStill.'})
-    (document,) = read_documents(write(tmp_path / "c.jsonl", line.encode()))
-    assert document == Document(id="7", title='The "Great" Dam', text="It stands.\nStill.")
 
 
 def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
@@ -92,9 +103,6 @@ def test_a_file_that_memory_would_not_hold_is_refused_with_what_to_set(
     with pytest.raises(CorpusError, match=r"c\.jsonl: has 0\.0 GB, .* set corpus\.sample"):
         read_documents(path)
     assert len(read_sample(path, None, 1, seed=1)) == 1
-
-
-def test_the_embedded_world_has_a_size_of_its_own() -> None:
     with pytest.raises(ConfigError, match="has 16 to 640 articles, found sample 5"):
         load_config(None, ["corpus.sample=5", "corpus.path=embedded"])
 
@@ -104,38 +112,29 @@ def count_bytes(texts: Sequence[str]) -> list[int]:
     return [len(text.encode()) for text in texts]
 
 
-class Words:
-    """Counts words, however they are spaced, and the characters that it was asked about."""
-
-    asked = 0
-
-    def __call__(self, texts: Sequence[str]) -> list[int]:
-        self.asked += sum(map(len, texts))
-        return [len(text.split()) for text in texts]
+def count_words(texts: Sequence[str]) -> list[int]:
+    """However they are spaced."""
+    return [len(text.split()) for text in texts]
 
 
 def pieces_of(text: str, max_tokens: int, title: str = "", count: CountTokens = count_bytes) -> list[str]:
-    document = Document(id="d", title=title, text=text, source="s")
-    pieces = Chunker(max_tokens, count).cut(document)
+    pieces = Chunker(max_tokens, count).cut(Document(id="d", title=title, text=text, source="s"))
     assert all((piece.title, piece.source) == (title, "s") for piece in pieces)
     return [piece.text for piece in pieces]
 
 
-texts = st.text(st.sampled_from("ab.! \n\té東😀"), min_size=1, max_size=300)
-
-
-@given(texts, st.integers(8, 60), st.sampled_from(["", "T", "Ti"]))
-def test_pieces_fit_and_lose_nothing_but_whitespace(text: str, max_tokens: int, title: str) -> None:
-    pieces = pieces_of(text, max_tokens, title)
-    room = max_tokens - (len(title) + 1 if title else 0)
-    assert all(len(piece.encode()) <= room for piece in pieces)
-    assert "".join("".join(pieces).split()) == "".join(text.split())
-
-
-@given(texts, st.integers(1, 20))
-def test_a_tokenizer_that_loses_spacing_still_gives_pieces_that_fit(text: str, max_tokens: int) -> None:
-    pieces = pieces_of(text, max_tokens, count=Words())
-    assert all(len(piece.split()) <= max_tokens for piece in pieces)
+@pytest.mark.parametrize("count", [count_bytes, count_words])
+@given(
+    text=st.text(st.sampled_from("ab.! \n\té東😀"), min_size=1, max_size=300),
+    max_tokens=st.integers(8, 60),
+    title=st.sampled_from(["", "T", "Ti"]),
+)
+def test_pieces_fit_and_lose_nothing_but_whitespace(
+    count: CountTokens, text: str, max_tokens: int, title: str
+) -> None:
+    """Also where a tokenizer loses spacing."""
+    pieces = pieces_of(text, max_tokens, title, count)
+    assert max(count([f"{title}\n{piece}" if title else piece for piece in pieces])) <= max_tokens
     assert "".join("".join(pieces).split()) == "".join(text.split())
 
 
@@ -147,29 +146,15 @@ def test_a_document_that_fits_is_left_alone_and_pieces_are_numbered_after_theirs
     assert [(piece.id, piece.text) for piece in pieces] == [("d#0", "one"), ("d#1", "two"), ("d#2", "three")]
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
+def test_cuts_prefer_sentences_then_words() -> None:
+    for text, pieces in (
         ("One two. Three four five.", ["One two.", "Three four", "five."]),
         ("One two three four.", ["One two", "three four."]),
         ("abcdefghijklmnop", ["abcdefghijkl", "mnop"]),
-        ("東京東京東", ["東京東京", "東"]),
-    ],
-)
-def test_cuts_prefer_sentences_then_words(text: str, pieces: list[str]) -> None:
-    assert pieces_of(text, 12) == pieces
-
-
-def test_pieces_are_filled_well() -> None:
+    ):
+        assert pieces_of(text, 12) == pieces
     words = " ".join(f"word{number}" for number in range(3000))
-    pieces = pieces_of(words, 200)
-    assert len(pieces) <= 1.1 * len(words) / 200
-
-
-@pytest.mark.parametrize(("title", "text", "limit"), [("A long title", "some text", 8), ("", "😀😀", 3)])
-def test_a_limit_without_room_for_text_is_refused(title: str, text: str, limit: int) -> None:
-    with pytest.raises(CorpusError, match=rf"document 'd': {limit} tokens leave no room for text"):
-        pieces_of(text, limit, title)
+    assert len(pieces_of(words, 200)) <= 1.1 * len(words) / 200, "pieces are filled well"
 
 
 def test_a_tokenizer_whose_words_do_not_add_up_has_every_piece_checked() -> None:
@@ -182,25 +167,145 @@ def test_a_tokenizer_whose_words_do_not_add_up_has_every_piece_checked() -> None
     assert "".join(piece.text for piece in pieces).split() != [] and len(pieces) > 500
 
 
-def test_long_texts_are_cut_by_the_words_that_they_repeat() -> None:
-    """A tokenizer is asked for a word once, not for every place where it stands."""
-    count = Words()
-    text = "One or two sentences that a corpus repeats. They are many. " * 20_000
-    pieces = Chunker(100, count).cut(Document(id="d", title="", text=text))
-    assert sum(len(piece.text.split()) for piece in pieces) == len(text.split())
-    # The first pieces are checked as a whole; without remembering, all of it would be asked for.
-    assert count.asked < len(text) / 10
+@pytest.mark.parametrize(("title", "text", "limit"), [("A long title", "some text", 8), ("", "😀😀", 3)])
+def test_a_limit_without_room_for_text_is_refused(title: str, text: str, limit: int) -> None:
+    with pytest.raises(CorpusError, match=rf"document 'd': {limit} tokens leave no room for text"):
+        pieces_of(text, limit, title)
 
 
-def test_pages_are_not_encoded_whole_to_see_whether_they_fit() -> None:
-    count = Words()
-    page, note = "Words of a page that others have as well. " * 40, "A short note."
-    chunker = Chunker(100, count)
-    pieces = [
-        piece
-        for number in range(500)
-        for text in (page, note)
-        for piece in chunker.cut(Document(id=f"{number}{text[0]}", title="", text=text))
-    ]
-    assert len(pieces) == 500 * 5 and all(len(piece.text.split()) <= 100 for piece in pieces)
-    assert count.asked < 500 * len(page + note) / 10
+OFFICE = Path(__file__).parents[2] / "fixtures" / "office"
+"""A PDF with a line, one without any text, and a letter."""
+HTML = (
+    "<html><head><title>Pumps &amp; valves</title><script>let x = 1</script></head>"
+    "<body><p>A pump lifts water.</p><h2>Care</h2><p>Oil it <b>often</b>.</p></body></html>"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, content in {
+        "a.md": "# A\nText.",
+        "b.txt": "Notes.",
+        "c.rst": "Text.",
+        "lines.jsonl": "{}",
+        "no_suffix": "x",
+        ".hidden.md": "x",
+        ".git/config.md": "x",
+        "page.html": HTML,
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason_that_a_run_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
+    found = survey(folder, None)
+    assert [path.name for path in found.read] == ["a.md", "b.txt"]
+    reasons = {path.name: reason for path, reason in found.skipped.items()}
+    assert reasons == {
+        "c.rst": "have a suffix that no reader knows (.rst)",
+        "lines.jsonl": "are files of documents, which are given themselves and not in a folder",
+        "no_suffix": "have a suffix that no reader knows (none)",
+        "page.html": "need pip install 'scope-selfplay[documents]'",
+    }
+    assert str(found).startswith(
+        "2 files are read, 4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); "
+    )
+    sections = survey(folder, CorpusReader.MARKDOWN_SECTIONS)
+    assert [path.name for path in sections.read] == ["a.md"]
+    shown = CliRunner().invoke(documents, [str(folder)])
+    assert "4 skipped: 1 have a suffix" in shown.stderr and "(c.rst)" in shown.stderr
+    said: list[str] = []
+    monkeypatch.setattr(reading, "WORTH_A_LINE", 1)
+    settings, progress = CorpusConfig(path=str(folder)), LineProgress(said.append)
+    read = read_run_corpus(
+        settings, None, 0, size=lambda: 99, count=lambda texts: list(map(len, texts)), progress=progress
+    )
+    assert [document.id for document in read] == ["a.md", "b.txt"]
+    line, cutting, *_ = said
+    assert cutting == "cut 2 documents, in kB ..."
+    assert "4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); " in line
+    assert "(page.html)" in line
+
+
+def test_pdf_html_and_office_files_are_documents_and_broken_ones_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown", reason="needs the documents extra")
+    office = Path(shutil.copytree(OFFICE, tmp_path / "office"))
+    (office / "page.html").write_text(HTML)
+    (office / "broken.pdf").write_bytes(b"%PDF-1.4\nnothing more")
+    (office / "broken.docx").write_bytes(b"PK\x03\x04 nothing more")
+    files: dict[Path, str] = {}
+    read = read_documents(office, None, files)
+    skipped = {path.name: reason for path, reason in files.items()}
+    texts = {document.id: document for document in read}
+    assert set(texts) == {"letter.docx", "manual.pdf", "page.html"}
+    assert texts["page.html"].title == "Pumps & valves" and "let x" not in texts["page.html"].text
+    assert "A pump lifts water." in texts["manual.pdf"].text
+    assert texts["letter.docx"].text == "Dear customer, oil it often."
+    assert set(skipped) == {"broken.docx", "broken.pdf", "scan.pdf"}
+    assert skipped["scan.pdf"] == "holds no text (a scan?)"
+    assert skipped["broken.pdf"].startswith("is damaged or not what its suffix says (")
+    # A web page section by section.
+    sections = {document.id: document for document in read_documents(office, CorpusReader.MARKDOWN_SECTIONS)}
+    assert sections["page.html"].title == "Pumps & valves"
+    care = sections["page.html#care"]
+    assert (care.title, care.text) == ("Pumps & valves > Care", "Oil it **often**.")
+
+
+PACK = load_pack(Path(__file__).parents[3] / "prompts" / "wikipedia")
+
+
+def test_a_chunk_takes_what_the_longest_prompt_leaves_and_at_most_700_tokens() -> None:
+    """Table 9 gives the Challenger 1,024 tokens of prompt."""
+
+    def size_of(*settings: str) -> int:
+        config = load_config(None, list(settings))
+        return chunk_size(config, PACK, task_types_of(config, PACK), WordCodec())
+
+    config = load_config(None)
+    prompt = prompt_tokens(config, PACK, task_types_of(config, PACK), WordCodec())
+    assert size_of() == min(700, 1024 - prompt - 8) < 700
+    assert size_of("challenger.max_prompt=2048") == 700
+    assert size_of("corpus.chunk_tokens=100") == 100
+    refused = "chunk_tokens=700 does not fit .*max_prompt is 1024.* set corpus.chunk_tokens to at most"
+    with pytest.raises(ConfigError, match=refused):
+        size_of("corpus.chunk_tokens=700")
+    with pytest.raises(ConfigError, match=r"a document does not fit .* raise challenger.max_prompt to"):
+        size_of("challenger.max_prompt=200")
+
+
+def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -> None:
+    text = " ".join(f"Sentence {number} is about the river." for number in range(400))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "river.md").write_text(f"# The river\n\n{text}\n")
+    settings = [f"model.path={write_model(tmp_path / 'model')}", f"corpus.path={tmp_path / 'docs'}"]
+    settings += ["domain=support", "challenger.max_prompt=4096"]
+    with pytest.raises(ConfigError, match="does not fit into the Challenger's prompt"):
+        open_run(load_config(None, [*settings, "corpus.chunk_tokens=4000"]), tmp_path / "runs", Progress())
+    assert not (tmp_path / "runs").exists()
+    run = open_run(load_config(None, settings), tmp_path / "runs", Progress())
+    assert len(run.documents) > 1
+    codec = run.codec
+    for document in run.documents:
+        for kind in task_types_of(run.config, run.pack):
+            opening = challenger_opening(
+                run.pack, dialect("qwen2.5").search_syntax, TaskSource(document, kind.name, 3)
+            )
+            assert len(codec.encode_prompt([Message("user", opening)])) <= 4096
+
+
+def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) -> None:
+    """The 2018 Wikipedia of DPR (Table 9): id, text and title, quoted as CSV is."""
+    path = tmp_path / "psgs_w100.tsv.gz"
+    lines = 'id\ttext\ttitle\n1\t"He said ""no"" twice."\t"A ""B"" C"\n2\tplain\tTitle\n'
+    path.write_bytes(gzip.compress(lines.encode()))
+    settings = [f"model.path={write_model(tmp_path / 'model')}", "challenger.max_prompt=8192"]
+    config = load_config(None, [*settings, f"corpus.path={path}"])
+    documents = run_documents(config, PACK)
+    assert documents == list(read_for_index(path))
+    assert [document.title for document in documents] == ['A "B" C', "Title"]
+    sampled = config.model_copy(update={"corpus": config.corpus.model_copy(update={"sample": 1})})
+    assert len(run_documents(sampled, PACK)) == 1

@@ -6,7 +6,6 @@ from typing import Any
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
-    Comparison,
     Criterion,
     Fault,
     Grade,
@@ -70,8 +69,3 @@ def contestant(
         rollouts[f"t{row}"] = rollout
         grades[f"t{row}"] = Grade(rollout_id=rollout.id, verdicts=(verdict,), score=score)
     return GradedAnswers(rollouts, grades)
-
-
-def comparison(first: str, second: str, outcome: Outcome | None, *, attempts: int = 1) -> Comparison:
-    verdict = UNREADABLE if outcome is None else Verdict(value=True, attempts=attempts)
-    return Comparison(first_id=first, second_id=second, outcome=outcome, verdict=verdict)

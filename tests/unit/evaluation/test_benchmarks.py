@@ -1,32 +1,34 @@
-"""Every benchmark reads its authors' file; a wrong file is named with file, line and field."""
+"""Every benchmark reads its authors' file, and a wrong one is named with line and field; what every scorer gives."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.values import Criterion, Outcome, RolloutStatus, Verdict
 from scope_selfplay.evaluation.benchmarks import BENCHMARKS, load_benchmark
-from scope_selfplay.evaluation.rows import Item
+from scope_selfplay.evaluation.rows import Item, ItemCriterion
+from scope_selfplay.evaluation.scorers import SCORERS, Answer, AnswerScore, score_answer
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Reply, Scale, ScoreQuestion
+from tests.unit.evaluation.contestants import UNREADABLE, answering
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "benchmarks"
-NAMES = sorted(set(BENCHMARKS) - {"own"})
-PUBLISHED = [
-    (name, place) for name in NAMES for place in sorted(FIXTURES.glob(f"{name}*")) if place.stem == name
-]
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how" / "evaluation.md").read_text(encoding="utf-8")
 
 
-def test_every_benchmark_has_a_file_in_its_authors_format() -> None:
-    assert [name for name in NAMES if name not in dict(PUBLISHED)] == []
-
-
-@pytest.mark.parametrize(("name", "place"), PUBLISHED, ids=[place.name for _, place in PUBLISHED])
-def test_a_benchmark_reads_ten_items_in_its_authors_format(name: str, place: Path) -> None:
-    loaded = load_benchmark(f"{name}={place}")
-    assert len(loaded.items) == 10
-    for item in loaded.items:
-        assert [scorer.name for scorer in loaded.scorers_of(item)] == list(loaded.scorers)
+@pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"own"}))
+def test_a_benchmark_reads_ten_items_in_its_authors_format(name: str) -> None:
+    places = [place for place in FIXTURES.glob(f"{name}*") if place.stem == name]
+    assert places
+    for place in places:
+        loaded = load_benchmark(f"{name}={place}")
+        assert len(loaded.items) == 10
+        for item in loaded.items:
+            assert [scorer.name for scorer in loaded.scorers_of(item)] == list(loaded.scorers)
 
 
 def first(name: str, suffix: str = "") -> Item:
@@ -78,12 +80,6 @@ def test_a_larger_file_is_sampled_by_the_seed_and_a_smaller_sample_lies_within_a
     assert [each for each in whole if each in drawn(5, 0)] == drawn(5, 0)
 
 
-def test_a_file_of_ones_own_that_has_no_benchmark_is_named(tmp_path: Path) -> None:
-    (tmp_path / "none.py").write_text("x = 1\n")
-    with pytest.raises(ConfigError, match=r"none\.py: BENCHMARK must be a Benchmark, found NoneType"):
-        load_benchmark(f"{tmp_path}/none.py={tmp_path}/data.csv")
-
-
 def test_a_data_set_that_was_saved_to_disk_is_read_as_it_lies(tmp_path: Path) -> None:
     table = pyarrow.table({"question": ["Who?"], "answer": [["Ana"]]})
     with pyarrow.ipc.new_stream(str(tmp_path / "data-00000-of-00001.arrow"), table.schema) as stream:
@@ -98,6 +94,7 @@ def test_a_data_set_that_was_saved_to_disk_is_read_as_it_lies(tmp_path: Path) ->
     [
         ("hotpotqa", "benchmark hotpotqa: give its file, hotpotqa=FILE; it is published as hotpot_dev"),
         ("hotpot", r"no benchmark 'hotpot' \(did you mean hotpotqa\?\); known: 2wiki"),
+        ("{tmp}/none.py=nq.csv", r"none\.py: BENCHMARK must be a Benchmark, found NoneType"),
         ("nq=nowhere.jsonl", "nowhere.jsonl: not a file; expected a folder, or a file that ends in .jsonl"),
         ("nq={tmp}/a.xlsx", "a.xlsx: unknown format '.xlsx'"),
         ("nq={tmp}/empty", "empty: no data file in this folder"),
@@ -119,6 +116,7 @@ def test_a_wrong_file_is_named_with_what_was_expected(tmp_path: Path, asked: str
     good = '{"question": "?", "answer": "x"}\n'
     texts = {
         "a.xlsx": "",
+        "none.py": "x = 1\n",
         "broken.jsonl": good + "{,}\n",
         "broken.json": "[\n{,}]",
         "broken.parquet": "no",
@@ -138,18 +136,6 @@ def written(folder: Path, *lines: object) -> Path:
     path = folder / "mine.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return path
-
-
-def test_questions_of_ones_own_have_an_answer_answers_or_a_rubric(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        {"question": "Capital of France?", "answer": "Paris"},
-        {"question": "Author?", "answers": ["A. B.", "A B"]},
-        {"question": "Tides?", "rubric": ["Names the Moon.", {"text": "Blames magnets.", "weight": -2}]},
-    )
-    one, several, rubric = load_benchmark(str(path)).items
-    assert (one.answers, several.answers) == (("Paris",), ("A. B.", "A B"))
-    assert [criterion.points for criterion in rubric.criteria] == [1, -2]
 
 
 @pytest.mark.parametrize(
@@ -173,3 +159,165 @@ def test_a_wrong_line_is_named_with_file_line_and_field(tmp_path: Path, line: ob
     with pytest.raises(ConfigError) as error:
         load_benchmark(str(path))
     assert message in str(error.value)
+
+
+def blocks(heading: str, language: str) -> list[str]:
+    """What docs/how/evaluation.md tells a newcomer to write."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def test_the_questions_of_the_page_are_scored_by_what_they_have(tmp_path: Path) -> None:
+    (lines,) = blocks("Questions of your own", "json")
+    (tmp_path / "questions.jsonl").write_text(lines)
+    loaded = load_benchmark(str(tmp_path / "questions.jsonl"))
+    by_item = [[scorer.name for scorer in loaded.scorers_of(item)] for item in loaded.items]
+    short = ["reference", "exact_match", "f1", "cover_exact_match"]
+    assert by_item == [short, short, ["rubric"], ["win_rate"], ["rating"]]
+    _, several, rubric, *_ = loaded.items
+    assert several.answers == ("an operator", "operators")
+    assert [criterion.points for criterion in rubric.criteria] == [1, -2]
+
+
+def test_the_benchmark_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
+    """What a newcomer copies: the table, the file, and nothing else."""
+    benchmark, reader = blocks("Add a benchmark", "python")
+    (data,) = blocks("Add a benchmark", "csv")
+    (tmp_path / "capitals.py").write_text(benchmark)
+    (tmp_path / "capitals.csv").write_text(data)
+    loaded = load_benchmark(f"{tmp_path}/capitals.py={tmp_path}/capitals.csv")
+    france, myanmar = loaded.items
+    assert loaded.name == "capitals"
+    assert france.question.startswith("France\n\nWhat is the capital of this country?")
+    assert (france.answers, france.group) == (("Paris",), "Europe")
+    assert myanmar.answers == ("Naypyidaw", "Nay Pyi Taw", "Naypyitaw")
+    (tmp_path / "own.py").write_text(reader + benchmark.replace("Fields(", "(lambda **_: read)("))
+    (tmp_path / "own.jsonl").write_text(
+        '{"id": 1, "language": "en", "prompt": "Why?", "rubric": [{"text": "Says why.", "points": 2}]}\n'
+        '{"id": 2, "language": "de", "prompt": "Warum?", "rubric": []}\n'
+    )
+    (item,) = load_benchmark(f"{tmp_path}/own.py={tmp_path}/own.jsonl").items
+    assert [(criterion.text, criterion.points) for criterion in item.criteria] == [("Says why.", 2)]
+
+
+ITEM = Item(
+    id="q",
+    question="What causes tides?",
+    answers=("the Moon", "Moon and Sun"),
+    criteria=(
+        ItemCriterion(text="moon", points=3, dimension="facts"),
+        ItemCriterion(text="sun", points=1),
+        ItemCriterion(text="magnets", points=-2),
+    ),
+    given="The Moon, and the Sun too.",
+)
+
+
+class WordJudge:
+    """Finds a criterion met where its words occur, marks by words, prefers the longer answer; `silent` fails on one."""
+
+    identity = "words"
+
+    def __init__(self, silent: str = "nothing at all") -> None:
+        self.calls = 0
+        self._silent = silent
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        self.calls += 1
+        match question:
+            case GradeQuestion(criterion=criterion, answer=answer):
+                if criterion.text == self._silent:
+                    return Reply(None, UNREADABLE)
+                met = criterion.text in answer.lower()
+                return Reply(met, Verdict(value=met))
+            case ScoreQuestion(task, rollout=rollout, rubric=rubric, scale=scale):
+                answer = (rollout.answer or "").lower()
+                value = float(min(10, len(answer.split())))
+                if scale is Scale.REFERENCE:
+                    assert task.reference == "the Moon\nMoon and Sun"
+                    value = 1.0 if "moon" in answer else 0.5 if "not know" in answer else 0.0
+                elif isinstance(rubric, Criterion):
+                    value = 10.0 * (rubric.text in answer)
+                return Reply(value, Verdict(value=True))
+            case PairQuestion(first=first, second=second):
+                words = [float(len((each.answer or "").split())) for each in (first, second)]
+                return Reply(Outcome(*words), Verdict(value=True))
+        raise AssertionError(question)
+
+
+async def scored(
+    name: str, answer: str | None, *, item: Item = ITEM, judge: WordJudge | None = None, failed: bool = False
+) -> AnswerScore:
+    status = RolloutStatus.FAILED if failed else RolloutStatus.FINISHED
+    given = Answer.of(answering("S", "q", answer, status), "S", "q", 0)
+    asked: Any = judge or WordJudge()
+    return await score_answer(SCORERS[name], item, given, judge=asked, key=("k",))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "value"),
+    [
+        ("exact_match", "The moon.", 1.0),
+        ("f1", "moon and magnets", 2 / 3),
+        ("cover_exact_match", "It is the moon, they say.", 1.0),
+        ("hotpot_f1", "moon", 1.0),
+        ("trivia_exact_match", "The_Moon", 1.0),
+        ("trivia_f1", "moon", 1.0),
+        ("reference", "The moon does.", 1.0),
+        ("rubric", "Moon and sun.", 1.0),
+        ("rubric", "Moon and magnets.", 0.25),
+        ("rubric", "Magnets.", -0.5),
+        ("criteria_rating", "The moon.", 0.75),
+        ("rating", "The moon does it.", 0.4),
+        ("win_rate", "The moon.", 0.0),
+        ("win_rate", "The moon and also the sun, I think.", 1.0),
+        ("win_rate", "one two three four five six", 0.5),
+        ("race", "moon and sun", 0.5),
+        ("race", "moon", 3 / 7),
+    ],
+)
+async def test_a_scorer_gives_what_the_answer_is_worth(name: str, answer: str, value: float) -> None:
+    found = await scored(name, answer)
+    assert found.value == pytest.approx(value)
+    assert (found.scorer, found.judge) == (name, "words" if SCORERS[name].asks_judge else "")
+
+
+@pytest.mark.parametrize(
+    ("scorer", "answer", "value"),
+    [
+        ("choice", r"\boxed{\text{(C)}}", 1.0),
+        ("choice", r"\boxed{A} no, \boxed{C}", 1.0),
+        ("choice", r"\boxed{B or C}", 0.0),
+        ("choice", "C", 0.0),
+        ("choice", r"\boxed{Carbon}", 0.0),
+        ("boxed", r"\boxed{12}", 1.0),
+        ("boxed", "12", 0.0),
+    ],
+)
+async def test_a_box_holds_one_letter_or_any_of_the_right_answers(
+    scorer: str, answer: str, value: float
+) -> None:
+    item = Item(id="q", question="?", answers=("C",) if scorer == "choice" else ("7", "12"))
+    assert (await scored(scorer, answer, item=item)).value == value
+
+
+@pytest.mark.parametrize("name", sorted(SCORERS))
+async def test_no_answer_is_worth_nothing_and_a_failed_rollout_is_not_scored(name: str) -> None:
+    judge = WordJudge()
+    for answer in (None, "", "  "):
+        assert (await scored(name, answer, judge=judge)).value == 0.0
+    assert (await scored(name, "The moon.", judge=judge, failed=True)).value is None
+    assert judge.calls == 0
+
+
+async def test_a_missing_verdict_is_left_out() -> None:
+    found = await scored("rubric", "Moon.", judge=WordJudge(silent="sun"))
+    assert (found.value, found.marks) == (1.0, (1.0, None, 0.0))
+
+
+async def test_votes_are_by_what_a_box_holds_or_a_judge_with_the_reference_says() -> None:
+    said = {"Moon": (1.0, "correct"), "I do not know": (0.0, "not_attempted"), "Magnets": (0.0, "incorrect")}
+    for answer, (value, label) in said.items():
+        found = await scored("reference", answer)
+        assert (found.value, found.label) == (value, label)
+    assert (await scored("boxed", r"It is \boxed{ 1 2 }.")).label == "12"

@@ -1,98 +1,10 @@
-"""Intervals hold what they promise: in simulations of what benchmarks measure, and at the edges."""
-
-from collections.abc import Callable
+"""Intervals hold what they promise: in simulations of what benchmarks measure, at the edges, and of Cohen's kappa."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scope_selfplay.base.intervals import DIFFERENCES, MANY_ITEMS, SHARES, estimate_mean, percentiles
-
-Rng = np.random.Generator
-Draw = Callable[[Rng, int], np.ndarray]
-TRIALS, RESAMPLES = 1500, 400
-FEW = ", of few"
-"""Names where so few items of 20 or 50 are unlike the rest that no interval holds the truth in 95 of 100: it can only
-leave out whole outcomes, and that of no such item at all would be the first."""
-
-
-def _bernoulli(chance: float) -> Draw:
-    return lambda rng, items: (rng.random(items) < chance).astype(float)
-
-
-def _of_four(easy: float, hard: float) -> Draw:
-    """Four samples of each item, whose own chance is drawn from a beta distribution."""
-    return lambda rng, items: rng.binomial(4, rng.beta(easy, hard, items)) / 4
-
-
-def _f1(rng: Rng, items: int) -> np.ndarray:
-    """Half of the answers share nothing with the right one, three tenths are right, the rest share a part."""
-    kind = rng.random(items)
-    return np.where(kind < 0.5, 0.0, np.where(kind < 0.8, 1.0, rng.random(items)))
-
-
-def _discordant(better: float, worse: float) -> Draw:
-    """Two checkpoints on the same items, right or wrong: the difference of each item."""
-
-    def draw(rng: Rng, items: int) -> np.ndarray:
-        kind = rng.random(items)
-        return np.where(kind < better, 1.0, np.where(kind < better + worse, -1.0, 0.0))
-
-    return draw
-
-
-def _paired(same: float) -> Draw:
-    """Differences of four samples each, of which so many items have none."""
-
-    def draw(rng: Rng, items: int) -> np.ndarray:
-        chance = rng.random(items)
-        gaps = (rng.binomial(4, chance) - rng.binomial(4, 0.8 * chance)) / 4
-        return np.where(rng.random(items) < same, 0.0, gaps)
-
-    return draw
-
-
-def _seldom_f1(rng: Rng, items: int) -> np.ndarray:
-    kind = rng.random(items)
-    return np.where(kind < 0.85, 0.0, np.where(kind < 0.92, 1.0, rng.random(items)))
-
-
-MEASURED: list[tuple[str, Draw, float, tuple[float, float] | None]] = [
-    ("right or wrong", _bernoulli(0.5), 0.5, SHARES),
-    ("seldom right", _bernoulli(0.1), 0.1, SHARES),
-    ("four samples", _of_four(0.5, 1.5), 0.25, SHARES),
-    (f"four samples{FEW}", _of_four(0.2, 3.0), 0.0625, SHARES),
-    ("four samples, nearly all right", _of_four(5.0, 0.5), 10 / 11, SHARES),
-    ("a rubric of four", _of_four(2.0, 1.0), 2 / 3, SHARES),
-    ("F1", _f1, 0.4, SHARES),
-    ("F1, seldom right", _seldom_f1, 0.11, SHARES),
-    ("marks that hardly vary", lambda rng, items: rng.beta(12.0, 8.0, items), 0.6, SHARES),
-    ("a difference of right or wrong", _discordant(0.2, 0.1), 0.1, DIFFERENCES),
-    (f"a difference of right or wrong{FEW}", _discordant(0.05, 0.02), 0.03, DIFFERENCES),
-    ("a difference of four samples", _paired(0.0), 0.1, DIFFERENCES),
-    (f"a difference of four samples{FEW}", _paired(0.8), 0.02, DIFFERENCES),
-    ("a judge's margin", lambda rng, items: rng.normal(0.3, 1.0, items), 0.3, None),
-]
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("items", [20, 50, 200])
-@pytest.mark.parametrize(("name", "draw", "truth", "bounds"), MEASURED, ids=[row[0] for row in MEASURED])
-def test_an_interval_holds_the_truth_in_95_of_100_evaluations(
-    name: str, draw: Draw, truth: float, bounds: tuple[float, float] | None, items: int
-) -> None:
-    """95 ± 2 %, in a simulation that is seeded; more where few items differ."""
-    rng = np.random.default_rng([items, len(name)])
-    held = 0
-    for trial in range(TRIALS):
-        found = estimate_mean(list(draw(rng, items)), seed=trial, resamples=RESAMPLES, bounds=bounds)
-        assert found is not None
-        low, high = found.ends
-        held += low - 1e-9 <= truth <= high + 1e-9
-
-    most = 1.0 if name.endswith(FEW) and items < 200 else 0.97
-    assert 0.93 <= held / TRIALS <= most
+from scope_selfplay.base.intervals import DIFFERENCES, MANY_ITEMS, estimate_mean, percentiles
+from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 
 
 def test_few_items_say_so_and_one_has_no_interval() -> None:
@@ -132,23 +44,31 @@ def test_resampling_and_the_normal_limit_agree_where_one_takes_over() -> None:
 
 def test_more_looks_make_wider_intervals() -> None:
     values = list(np.random.default_rng(0).random(50))
-    widths = [
-        found.ends[1] - found.ends[0]
-        for looks in (1, 2, 5)
-        if (found := estimate_mean(values, seed=0, resamples=4000, looks=looks)) is not None
-    ]
+    found = (estimate_mean(values, seed=0, resamples=4000, looks=looks) for looks in (1, 2, 5))
+    widths = [each.ends[1] - each.ends[0] for each in found if each is not None]
     assert widths == sorted(widths) and widths[0] < widths[-1]
     assert percentiles(10**6) == pytest.approx((2.5, 97.5), abs=1e-3)
     assert percentiles(10**6, looks=5) == pytest.approx((0.5, 99.5), abs=1e-3)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.sampled_from([SHARES, None]))
-def test_an_interval_lies_in_the_range_of_the_values_and_holds_their_mean(
-    values: list[float], bounds: tuple[float, float] | None
-) -> None:
-    found = estimate_mean(values, seed=0, resamples=200, bounds=bounds)
-    assert found is not None and found.items == len(values)
-    low, high = found.ends
-    least, most = bounds or (min(values), max(values))
-    assert least - 1e-9 <= low <= found.value + 1e-9 and found.value - 1e-9 <= high <= most + 1e-9
-    assert found == estimate_mean(values, seed=0, resamples=200, bounds=bounds)
+def labels(*counts: tuple[bool, bool, int]) -> list[Labels]:
+    """So many questions, each of a task of its own, to which judge and person said this."""
+    pairs = [(judge, person) for judge, person, count in counts for _ in range(count)]
+    return [Labels(f"task-{row}", judge, person) for row, (judge, person) in enumerate(pairs)]
+
+
+def test_kappa_is_that_of_cohens_worked_example() -> None:
+    # 20 both yes, 15 both no, 5 judge alone, 10 person alone: p_o 0.7, p_e 0.5 (a textbook example).
+    counts = ((True, True, 20), (False, False, 15), (True, False, 5), (False, True, 10))
+    found = kappa_over_tasks(labels(*counts))
+    assert found is not None and found.value == pytest.approx(0.4)
+    assert found.ends[0] < 0.4 < found.ends[1]
+
+
+def test_questions_of_one_task_count_as_one_draw() -> None:
+    apart = labels((True, True, 12), (False, False, 12), (True, False, 6), (False, True, 6))
+    together = [each._replace(task=f"task-{row % 4}") for row, each in enumerate(apart)]
+    one, few = kappa_over_tasks(apart), kappa_over_tasks(together)
+    alone = kappa_over_tasks([each._replace(task="one") for each in apart])
+    assert one is not None and few is not None and alone is not None
+    assert one.value == few.value and one.high != few.high and alone.low is None

@@ -1,20 +1,117 @@
-"""One `ratings.json`: scores, ratings, graph and decision from records alone."""
+"""One `ratings.json`, from records alone: who is shown with whom, strengths with intervals, scores and the decision, by
+rules that are a table.
+"""
 
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scope_selfplay.base.values import Comparison, Outcome, Verdict
+from scope_selfplay.base.intervals import Estimate, estimate_mean
+from scope_selfplay.base.values import Comparison, Grade, Outcome, Verdict
 from scope_selfplay.config.run import CompareConfig
-from scope_selfplay.evaluation.folder import TaskChange
-from scope_selfplay.evaluation.pairs import balanced_pairs, compare_pair
-from scope_selfplay.evaluation.ratings import GradedAnswers, rate
+from scope_selfplay.evaluation.pairs import PairVerdict, balanced_pairs, compare_pair
+from scope_selfplay.evaluation.ratings import (
+    Gain,
+    GradedAnswers,
+    Strengths,
+    breakdown,
+    decide_promotion,
+    rate,
+)
 from scope_selfplay.judge.protocol import PairQuestion, Question, Reply, Style
-from scope_selfplay.report.record import diff_checkpoints
 from scope_selfplay.store.ratings import Decision, Ratings
-from tests.unit.evaluation.contestants import candidate, comparison, contestant
+from tests.unit.evaluation.contestants import UNREADABLE, candidate, contestant, judged_pair
+
+answers = st.lists(st.sampled_from(["a", "b", None]), max_size=30)
+
+
+@given(answers, answers, answers, st.integers(0, 5))
+def test_every_pair_is_shown_first_as_often_as_second(
+    newest: list[str | None], one: list[str | None], other: list[str | None], seed: int
+) -> None:
+    given = {"S_0": one, "S_1": other, "S_2": newest}
+    found = {name: contestant(name, said).rollouts for name, said in given.items()}
+    met = balanced_pairs("S_2", found, key=(seed,))
+    assert met == balanced_pairs("S_2", found, key=(seed,))
+    assert all("S_2" in (each.first_name, each.second_name) for each in met)
+    for old in ("S_0", "S_1"):
+        asked = [each for each in met if old in (each.first_name, each.second_name) and not each.is_tie]
+        first = sum(each.first_name == "S_2" for each in asked)
+        assert abs(2 * first - len(asked)) <= 1
+        assert len({each.item_id for each in asked}) == len(asked) <= len(set(found["S_2"]) & set(found[old]))
+
+
+def test_answers_that_a_judge_could_not_tell_apart_tie_and_a_failed_rollout_is_no_answer() -> None:
+    pairs = [("It was 1936.", " It was\n1936. "), ("1936", "1937"), (None, ":"), (None, "x")]
+    for texts, is_tie in zip(pairs, [True, False, True, False], strict=True):
+        names = zip(("S_0", "S_1"), texts, strict=True)
+        found = {name: contestant(name, [text]).rollouts for name, text in names}
+        assert [each.is_tie for each in balanced_pairs("S_1", found, key=(0,))] == [is_tie]
+    newest = contestant("S_1", ["x", "y", "z"], failed=[1]).rollouts
+    earlier = contestant("S_0", ["a", "b"], failed=[0]).rollouts
+    assert balanced_pairs("S_1", {"S_0": earlier, "S_1": newest}, key=(0,)) == []
+
+
+def fitted(judged: Sequence[PairVerdict]) -> Strengths:
+    return Strengths(judged, seed=0, resamples=1000)
+
+
+def gap_of(judged: Sequence[PairVerdict]) -> Estimate:
+    """How far S_1 is ahead of S_0."""
+    found = fitted(judged).difference("S_1", "S_0")
+    assert found is not None
+    return found
+
+
+def test_presentations_of_one_task_are_not_independent_evidence() -> None:
+    rng = random.Random(1)
+    orders = [("S_1", "S_0"), ("S_0", "S_1")] * 20
+    once = [judged_pair(f"t{row}", *names, Outcome(rng.gauss(0, 1), 0.0)) for row, names in enumerate(orders)]
+    one, three, lone = (gap_of(judged) for judged in (once, [each for each in once for _ in "123"], once[:1]))
+    assert three.ends[1] - three.ends[0] == pytest.approx(one.ends[1] - one.ends[0], rel=1e-3)
+    assert three.items == one.items == 40 and (lone.low, lone.high, lone.items) == (None, None, 1)
+
+
+def test_ties_of_equal_answers_pull_together_and_reveal_nothing_about_the_order() -> None:
+    asked = [
+        judged_pair("t0", "S_1", "S_0", Outcome(2.0, 0.0)),
+        judged_pair("t1", "S_0", "S_1", Outcome(1.0, 1.0)),
+    ]
+    tie = judged_pair("t2", "S_1", "S_0", Outcome(0.5, 0.5), verdict=Verdict(value=True, attempts=0))
+    # By hand: d + o = 2, -d + o = 0, d = 0 in least squares.
+    assert gap_of([*asked, tie]).value == pytest.approx(2 / 3, abs=1e-4)
+    assert fitted([*asked, tie]).offset == pytest.approx(1.0, abs=1e-4)
+
+
+def grade(number: int, *values: bool | None) -> Grade:
+    known = [value for value in values if value is not None]
+    verdicts = tuple(UNREADABLE if value is None else Verdict(value=value) for value in values)
+    return Grade(rollout_id=f"r{number}", verdicts=verdicts, score=sum(known) / len(known) if known else None)
+
+
+def test_groups_come_in_order_and_missing_verdicts_are_never_zeros_but_graded_again() -> None:
+    texts = ["Report the river of Aldmoor's rival.", *["Report the river of Aldmoor Mill."] * 3]
+    grades = [grade(0, True, None), grade(1, True, False), grade(2, None, None), grade(3)]
+    assert [each.is_whole for each in grades] == [False, True, False, False]
+    found = breakdown(
+        [candidate(number, text, ("asked", "hidden")) for number, text in enumerate(texts)],
+        {f"t{number}": each for number, each in enumerate(grades)},
+        partial(estimate_mean, seed=0, resamples=100),
+    )
+    assert [(name, each.value, each.items) for name, each in found.items()] == [
+        ("all", 0.75, 2),
+        ("asked criteria", 1.0, 2),
+        ("hidden criteria", 0.0, 1),
+        ("0 links", 0.5, 1),
+        ("1 link", 1.0, 1),
+    ]
+
 
 TASKS = 30
 CANDIDATES = [candidate(number) for number in range(TASKS)]
@@ -72,6 +169,7 @@ def rated(
 async def test_ratings_are_distances_from_the_first_checkpoint_without_the_judges_bias() -> None:
     contestants = [solver(0), solver(1, words=2), solver(2, words=4)]
     found = rated(contestants, await played(Reader(bonus=0.5), contestants), ["S_0", "S_1"])
+    assert list(found.ratings) == ["S_0", "S_1", "S_2"]
     assert found.ratings == pytest.approx({"S_0": 0.0, "S_1": 1.0, "S_2": 3.0}, abs=1e-4)
     # Elo counts wins alone: every longer answer won.
     assert 0 == found.elo["S_0"] < found.elo["S_1"] < found.elo["S_2"]
@@ -79,13 +177,11 @@ async def test_ratings_are_distances_from_the_first_checkpoint_without_the_judge
     assert found.position_offset == pytest.approx(0.5, abs=1e-4)
     assert found.rating_gain is not None and found.rating_gain.value == pytest.approx(2.0, abs=1e-4)
     assert found.intervals["S_2"] == pytest.approx((3.0, 3.0), abs=1e-4)
-    assert list(found.ratings) == ["S_0", "S_1", "S_2"]
     met = [(pair.older, pair.newer) for pair in found.edges]
     assert met == [("S_0", "S_1"), ("S_0", "S_2"), ("S_1", "S_2")]
     assert Ratings.model_validate_json(found.model_dump_json()) == found
-    assert {"decision", "reason", "promoted", "ratings", "intervals", "edges"} <= set(
-        json.loads(found.model_dump_json())
-    )
+    keys = {"decision", "reason", "promoted", "ratings", "intervals", "edges"}
+    assert keys <= set(json.loads(found.model_dump_json()))
 
 
 async def test_edges_count_for_the_newer_checkpoint_and_balance_the_order() -> None:
@@ -96,7 +192,8 @@ async def test_edges_count_for_the_newer_checkpoint_and_balance_the_order() -> N
     ]
     judge = Reader()
     comparisons = await played(judge, contestants)
-    (edge,) = rated(contestants, [*comparisons, comparison("S_0-0", "S_1-0", None)]).edges
+    failed = Comparison(first_id="S_0-0", second_id="S_1-0", outcome=None, verdict=UNREADABLE)
+    (edge,) = rated(contestants, [*comparisons, failed]).edges
     assert judge.compared == 20
     assert (edge.older, edge.newer) == ("S_0", "S_1")
     assert (edge.wins, edge.losses, edge.ties, edge.equal, edge.failed) == (10, 10, 10, 10, 1)
@@ -118,27 +215,95 @@ async def test_a_solver_is_measured_against_what_it_was_trained_from() -> None:
     assert not found.promoted and "S_2 is worse than S_0" in found.reason
     assert found.gain is not None and found.gain.value == 0.0
     assert rated(contestants, [], ["S_0", "S_1"]).gain != found.gain
+    first = rated([solver(0, POOR)], [], [], promotion="better", stop="worse")
+    assert (first.promoted, first.gain, first.rating_gain, first.ratings) == (True, None, None, {})
 
 
-def test_the_first_checkpoint_has_nothing_to_gain_on() -> None:
-    found = rated([solver(0, POOR)], [], [], promotion="better", stop="worse")
-    assert (found.promoted, found.gain, found.rating_gain, found.ratings) == (True, None, None, {})
+BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)
+VAGUE = (-0.15, 0.15)
+PROMOTE, KEEP, STOP = Decision
 
 
-def test_a_gain_in_scores_is_paired_and_leaves_missing_scores_out() -> None:
-    before = contestant("S_0", ["x"] * 3, scores=[1.0, 0.0, None])
-    after = contestant("S_1", ["x"] * 3, scores=[1.0, 1.0, 1.0])
-    found = rated([before, after], [])
-    assert found.gain is not None and (found.gain.value, found.gain.items) == (0.5, 2)
+def gains(known: Mapping[tuple[str, str], tuple[float, float]]) -> Gain:
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
+        if (new, old) not in known:
+            return None
+        low, high = known[new, old]
+        return Estimate(value=(low + high) / 2, low=low, high=high, items=100)
+
+    return gain
 
 
-def test_two_checkpoints_side_by_side_have_the_interval_of_the_ratings() -> None:
-    """`scope tasks diff` and `ratings.json` say the same of one gain."""
-    before, after = [0.0, 0.5, 1.0, 0.0, 0.25, 1.0], [0.5, 0.5, 1.0, 1.0, 0.0, 1.0]
-    told = [contestant(name, ["x"] * 6, scores=scores) for name, scores in (("S_0", before), ("S_1", after))]
-    changes = [
-        TaskChange(task_id=f"t{row}", text="", before=one, after=two)
-        for row, (one, two) in enumerate(zip(before, after, strict=True))
-    ]
-    gain, diff = rated(told, []).gain, diff_checkpoints("S_0", "S_1", changes)
-    assert gain is not None and diff.gain.model_copy(update={"note": gain.note}) == gain
+@pytest.mark.parametrize(
+    ("settings", "interval", "decision", "reason"),
+    [
+        ({"promotion": "always"}, WORSE, PROMOTE, "always"),
+        ({"promotion": "always"}, None, PROMOTE, "always"),
+        # The whole interval must lie above minus the tolerance of 0.1: what is not shown is not so.
+        ({"promotion": "not_worse"}, WORSE, KEEP, "not_worse, by less than 0.1 (compare.tolerance)"),
+        ({"promotion": "not_worse"}, OPEN, PROMOTE, "not_worse"),
+        ({"promotion": "not_worse"}, VAGUE, KEEP, "not_worse"),
+        ({"promotion": "not_worse"}, None, KEEP, "not_worse"),
+        # A Solver that is worse for sure may still be worse by less than is tolerated.
+        ({"promotion": "not_worse", "tolerance": 0.11}, WORSE, PROMOTE, "by less than 0.11"),
+        ({"promotion": "not_worse", "tolerance": 0.05}, WORSE, KEEP, "by less than 0.05"),
+        ({"promotion": "better"}, OPEN, KEEP, "better"),
+        ({"promotion": "better"}, BETTER, PROMOTE, "better"),
+        ({"promotion": "better", "stop": 1}, None, KEEP, "nothing compares S_1 with S_0"),
+        ({"stop": "worse"}, WORSE, STOP, "S_1 is worse than S_0: -0.060 [-0.100, -0.020] over 100 tasks"),
+        ({"stop": "worse"}, OPEN, PROMOTE, "S_1"),
+    ],
+)
+def test_promotion_needs_the_evidence_that_its_setting_names(
+    settings: dict[str, Any], interval: tuple[float, float] | None, decision: Decision, reason: str
+) -> None:
+    known = {("S_1", "S_0"): interval} if interval else {}
+    found = decide_promotion(CompareConfig.model_validate(settings), ["S_0"], gains(known))
+    assert (found.decision, found.promoted) == (decision, decision is PROMOTE)
+    assert "S_1" in found.reason and "S_0" in found.reason and reason in found.reason
+
+
+def test_one_task_shows_nothing() -> None:
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
+        return Estimate(value=1.0, low=None, high=None, items=1)
+
+    for promotion in ("not_worse", "better"):
+        settings = CompareConfig.model_validate({"promotion": promotion, "stop": "worse"})
+        found = decide_promotion(settings, ["S_0"], gain)
+        assert (found.decision, found.promoted) == (KEEP, False)
+        assert "S_1 is not told apart from S_0: +1.000 over 1 tasks" in found.reason
+
+
+def test_patience_asks_for_intervals_of_as_many_looks() -> None:
+    asked: list[int] = []
+
+    def gain(new: str, old: str, *, looks: int = 1) -> Estimate | None:
+        asked.append(looks)
+        return Estimate(value=0.0, low=-0.1, high=0.1, items=100)
+
+    decide_promotion(CompareConfig(stop=3), ["S_0", "S_1", "S_2"], gain)
+    assert asked == [1, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("starts", "against_the_first", "decision"),
+    [
+        (["S_0"], {}, PROMOTE),
+        (["S_0", "S_1"], {"S_1": OPEN, "S_2": OPEN}, STOP),
+        (["S_0", "S_1"], {"S_1": WORSE, "S_2": OPEN}, STOP),
+        # Two gains, each too small to show, together show.
+        (["S_0", "S_1"], {"S_1": OPEN, "S_2": BETTER}, PROMOTE),
+        (["S_0", "S_1"], {"S_1": BETTER, "S_2": OPEN}, PROMOTE),
+        (["S_0", "S_1", "S_2"], {"S_2": OPEN, "S_3": OPEN}, STOP),
+        (["S_0", "S_0"], {"S_1": OPEN, "S_2": OPEN}, STOP),
+    ],
+)
+def test_patience_ends_a_run_that_no_iteration_helps(
+    starts: list[str], against_the_first: dict[str, tuple[float, float]], decision: Decision
+) -> None:
+    known = {(f"S_{number + 1}", start): OPEN for number, start in enumerate(starts)}
+    known |= {(name, starts[-2]): interval for name, interval in against_the_first.items()}
+    found = decide_promotion(CompareConfig(stop=2), starts, gains(known))
+    assert found.decision is decision
+    if decision is STOP:
+        assert found.promoted and f"none of the last 2 is better than {starts[-2]}" in found.reason

@@ -1,16 +1,26 @@
-"""Several processes of one training on a node: what each is told, and which of their endings becomes the job's."""
+"""Several processes of one training on a node: what each is told, and which of their endings becomes the job's;
+`python -m jobs build-index`: it waits for what other Jobs bring, and a Job that was stopped goes on; how a job ends,
+seen from outside: its exit code and one line that says what to do."""
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from jobs.__main__ import jobs
 from jobs.launch import RankEnding, TrainingNode, most_telling, node_of, rank_environments, run_ranks
-from scope_selfplay.base.errors import ConfigError
+from retrieval.folder import SHARDS, read_manifest
+from scope_selfplay.base.errors import ConfigError, ExitCode, OutsideError
+from scope_selfplay.prompts.folder import shipped_prompts
+from tests.commands import ran
+from tests.models import write_model
 
 pytestmark = pytest.mark.integration
 
@@ -18,29 +28,16 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
-        ((0, 0), 0),
         ((0, 143), 143),
-        ((143, 0, 143), 143),
         ((75, 1, 1), 75),
-        ((1, 75), 75),
-        ((1, 1, 64), 64),
         ((75, 64), 64),
         ((1, 137, 134), 137),
         ((143, 1), 143),
-        ((134, 1, 0), 134),
         ((137, 143), 137),
-        ((130, 130), 130),
     ],
 )
 def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...], expected: int) -> None:
     assert most_telling([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
-
-
-def test_ranks_of_one_node_meet_on_a_port_of_their_own() -> None:
-    first, second = rank_environments(TrainingNode(2))
-    assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
-    assert first["MASTER_ADDR"] == "127.0.0.1" and int(first["MASTER_PORT"]) > 1023
-    assert first["MASTER_PORT"] == second["MASTER_PORT"]
 
 
 def test_a_later_nodes_ranks_go_on_counting_and_meet_at_the_first_node() -> None:
@@ -56,41 +53,31 @@ def test_a_later_nodes_ranks_go_on_counting_and_meet_at_the_first_node() -> None
     }
 
 
-SECOND_OF_TWO = {"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0.ranks:29500"}
+TWO = {"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0.ranks:29500"}
 
 
 @pytest.mark.parametrize(("sharding", "sharers"), [("full", 8), ("hybrid", 4)])
 def test_copies_are_shared_by_all_processes_or_by_those_of_a_node(sharding: str, sharers: int) -> None:
-    node = node_of(SECOND_OF_TWO | {"SCOPE_SHARDING": sharding}, processes=4)
-    assert (node.world, node.sharers) == (8, sharers)
-    assert node_of({"SCOPE_SHARDING": sharding}, processes=4).sharers == 4
+    told = {"SCOPE_SHARDING": sharding}
+    assert node_of(TWO | told, processes=4).sharers == sharers
+    assert node_of(told, processes=4).sharers == 4
     # One process has nobody on its node to share with.
-    assert node_of(SECOND_OF_TWO | {"SCOPE_SHARDING": sharding}, processes=1).sharers == 2
+    assert node_of(TWO | told, processes=1).sharers == 2
 
 
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"SCOPE_NODES": "two"}, "SCOPE_NODES='two'"),
         ({"SCOPE_NODES": "2"}, "JOB_COMPLETION_INDEX=None.* .an Indexed Job tells it, from Kubernetes 1.24"),
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1"}, "SCOPE_RENDEZVOUS=None"),
-        ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0"}, "HOST:PORT"),
-        (
-            {"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "2", "SCOPE_RENDEZVOUS": "a:1"},
-            "INDEX='2'.* this node, from 0",
-        ),
-        (SECOND_OF_TWO | {"SCOPE_SHARDING": "node"}, "SCOPE_SHARDING='node'.* full or hybrid"),
+        (TWO | {"SCOPE_RENDEZVOUS": "job-0"}, "HOST:PORT"),
+        (TWO | {"JOB_COMPLETION_INDEX": "2"}, "INDEX='2'.* this node, from 0"),
+        (TWO | {"SCOPE_SHARDING": "node"}, "SCOPE_SHARDING='node'.* full or hybrid"),
     ],
 )
 def test_half_a_description_of_nodes_is_refused(told: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         node_of(told, processes=1)
-
-
-def test_without_nodes_there_is_one() -> None:
-    assert node_of({}, processes=1).world == 1 and node_of({"SCOPE_NODES": "1"}, processes=4) == TrainingNode(
-        4
-    )
 
 
 def ranks(*programs: str, lines: list[str], grace: float = 60.0, after_failure: float = 60.0) -> RankEnding:
@@ -119,8 +106,11 @@ def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
     assert ending.describe(2) == "rank 1 of 2 ended with 64: wrong setting"
 
 
-def test_ranks_that_had_to_be_killed_beside_a_failed_one_explain_nothing() -> None:
-    assert ranks("time.sleep(60)", "sys.exit(1)", after_failure=0.2, lines=[]).code == 1
+@pytest.mark.parametrize(("code", "after_failure"), [(1, 0.2), (143, 60)], ids=["failed", "stopped"])
+def test_a_rank_that_ends_takes_the_others_along_and_they_explain_nothing(
+    code: int, after_failure: float
+) -> None:
+    assert ranks("time.sleep(60)", f"sys.exit({code})", after_failure=after_failure, lines=[]).code == code
 
 
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -134,10 +124,6 @@ def test_a_rank_that_was_killed_is_reported_with_the_memory_that_it_held() -> No
     ending = ranks("time.sleep(60)", held, after_failure=0.2, lines=[])
     assert (ending.rank, ending.code) == (1, 137) and 3e8 < ending.held < 4e8
     assert ending.describe(4) == "rank 1 of 4 ended with 137 (killed; it held 0.3 GB, see the memory limit)"
-
-
-def test_a_rank_that_a_signal_ends_takes_the_others_along() -> None:
-    assert ranks("time.sleep(60)", "sys.exit(143)", lines=[]).code == 143
 
 
 SAVES = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(143)));"
@@ -160,3 +146,85 @@ def test_sigterm_reaches_every_rank_which_has_the_grace_to_save(second: str, gra
     ending = ranks(SAVES + waits, second + waits, grace=grace, after_failure=0.2, lines=lines)
     stopper.join()
     assert (ending.code, ending.held) == (code, 0)
+
+
+def corpus(file: Path, rows: int) -> Path:
+    lines = [f"{row}\ta text about stone {row * row} and river {row % 7}\tPlace {row}" for row in range(rows)]
+    file.write_text("\n".join(["id\ttext\ttitle", *lines]) + "\n")
+    return file
+
+
+def test_it_gives_its_place_to_others_while_what_it_needs_is_on_its_way(tmp_path: Path) -> None:
+    arguments = ["--index", str(tmp_path / "index"), "--source", str(tmp_path / "corpus.jsonl")]
+    more = ["--patience", "0.2", "--", "--profile", "flat", "--encoder", "/data/models/e5-base-v2"]
+    done = CliRunner().invoke(jobs, ["build-index", *arguments, *more])
+    assert isinstance(done.exception, OutsideError) and done.exception.exit_code == ExitCode.OUTSIDE
+    said = str(done.exception)
+    assert "corpus.jsonl, /data/models/e5-base-v2: not there yet" in said and "goes on by itself" in said
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_is_stopped_while_it_encodes_goes_on_behind_what_it_had(
+    tmp_path: Path, model: Path
+) -> None:
+    """As a Job that met a deadline, a drain or an eviction: SIGTERM, and the same command again."""
+    index = tmp_path / "index"
+    source = corpus(tmp_path / "corpus.tsv", 3 * 8_192)
+    command = [sys.executable, "-m", "jobs", "build-index", "--index", str(index), "--source", str(source)]
+    command += ["--", "--profile", "flat", "--encoder", str(model), "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
+        while not list((index / SHARDS).glob("*.npy")):
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.05)
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=60)
+        assert job.returncode == ExitCode.TERMINATED, said
+    kept = len(list((index / SHARDS).glob("*.npy")))
+    assert 1 <= kept < 3
+
+    done = ran(command, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert f"{kept * 8_192:,} of 24,576 passages are encoded already" in done.stderr
+    assert read_manifest(index).rows == 3 * 8_192
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> list[str]:
+    """Its model looks like one; no weights are loaded before a stage's turn."""
+    file, model = tmp_path / "run.yaml", write_model(tmp_path / "model")
+    file.write_text(
+        f"name: tiny\ndomain: embedded\niterations: 1\nmodel: {{path: {model}}}\ncorpus: {{sample: 16}}\n"
+    )
+    return ["--config", str(file), "--root", str(tmp_path / "runs")]
+
+
+def refusal(*arguments: str) -> str:
+    """What a job says that ends with 64."""
+    ended = ran([sys.executable, "-m", "jobs", *arguments], timeout=120)
+    assert ended.returncode == 64 and "Traceback" not in ended.stderr, ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("train-challenger --iteration 1", "iteration-00/tasks"),
+        ("make-tasks --iteration 2", "no such stage"),
+        ("make-tasks --iteration 1 --shard 0/2 --collect", "--shard and --collect"),
+    ],
+)
+def test_a_stage_before_its_turn_and_a_command_that_cannot_be_end_with_64(
+    where: list[str], command: str, said: str
+) -> None:
+    assert said in refusal(*command.split(), *where)
+
+
+def test_mounted_prompts_other_than_the_runs_own_end_with_64(where: list[str], tmp_path: Path) -> None:
+    mounted = tmp_path / "prompts" / "embedded"
+    shutil.copytree(shipped_prompts() / "embedded", mounted)
+    job = ["compare", *where, "--prompts", str(mounted.parent), "--iteration", "1"]
+    assert "is not finished" in refusal(*job)
+    with (mounted / "solver.md").open("a") as prompt:
+        prompt.write("Be brief.\n")
+    assert "was begun with prompts" in refusal(*job)

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -17,7 +16,7 @@ from starlette.routing import Route
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Fault, Finish
 from scope_selfplay.net.chat import MOST_BYTES, ONCE, ChatClient, ChatFault, ChatRequest
-from scope_selfplay.net.guard import GuardedResolver, retry_after
+from scope_selfplay.net.guard import retry_after
 from scope_selfplay.net.serve import ServedReply, serving
 from scope_selfplay.testing.chat_server import FAKE_MODEL, TRANSPORT, FakeServer, FaultKind
 from tests.judges import always
@@ -25,11 +24,13 @@ from tests.judges import always
 REQUEST = ChatRequest("Is it so?", max_tokens=8)
 
 
-async def test_a_completion_comes_back_with_its_tokens() -> None:
-    async with FakeServer(always("yes")).serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
+async def test_a_completion_comes_back_with_its_tokens_of_at_most_half_of_the_context() -> None:
+    fake = FakeServer(always("yes"))
+    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, context=4096) as client:
         reply = await client.complete(REQUEST)
-
+        await client.complete(REQUEST._replace(max_tokens=16_384))
     assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("yes", Finish.STOP, 3, 1)
+    assert [request.body["max_tokens"] for request in fake.requests] == [8, 2048]
 
 
 async def fault_at(served: AbstractAsyncContextManager[str], attempt: float = ONCE.attempt) -> ChatFault:
@@ -53,57 +54,33 @@ async def test_every_fault_has_its_type(kind: FaultKind) -> None:
     assert (found.fault, found.busy) == (OTHERS.get(kind, Fault.UNAVAILABLE), kind is FaultKind.BUSY)
 
 
-async def test_a_response_over_the_cap_is_unreadable() -> None:
-    fake = FakeServer(always("x" * (MOST_BYTES + 1)))
-    assert (await fault_at(fake.serving())).fault is Fault.UNREADABLE
-
-
-@asynccontextmanager
-async def _server(status: int, body: bytes) -> AsyncIterator[str]:
+def answering(status: int, body: bytes) -> AbstractAsyncContextManager[str]:
     async def answer(request: Request) -> Response:
         return Response(body, status)
 
-    async with serving(Starlette(routes=[Route("/{rest:path}", answer, methods=["GET", "POST"])])) as url:
-        yield url
+    return serving(Starlette(routes=[Route("/{rest:path}", answer, methods=["GET", "POST"])]))
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-async def test_a_wrong_key_path_or_model_is_the_users_mistake(status: int) -> None:
-    async with _server(status, b"no") as url, ChatClient(url, model="m") as client:
-        with pytest.raises(ConfigError, match=r"base_url, model \(m\) and api_key_env"):
-            await client.complete(REQUEST)
-
-
-@pytest.mark.parametrize("status", [400, 413, 422])
-async def test_a_request_that_is_refused_is_a_refusal(status: int) -> None:
-    found = await fault_at(_server(status, b"maximum context length"))
-    assert found.fault is Fault.REFUSED and "maximum context length" in str(found)
+async def test_a_status_is_the_users_mistake_or_a_refusal() -> None:
+    for status in (401, 403, 404):
+        async with answering(status, b"no") as url, ChatClient(url, model="m") as client:
+            with pytest.raises(ConfigError, match=r"base_url, model \(m\) and api_key_env"):
+                await client.complete(REQUEST)
+    for status in (400, 413, 422):
+        found = await fault_at(answering(status, b"maximum context length"))
+        assert found.fault is Fault.REFUSED and "maximum context length" in str(found)
 
 
 def _with_odds(**top: object) -> dict[str, object]:
     return {"message": {"content": "1"}, "logprobs": {"content": [{"top_logprobs": [{"token": "1", **top}]}]}}
 
 
-CHOICES = [{}, {"message": None}, {"message": {"content": 7}}, _with_odds(logprob=3), _with_odds()]
-BODIES = [[], {}, {"choices": {}}, *({"choices": [each]} for each in CHOICES)]
-
-
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-async def test_a_body_of_another_shape_is_no_completion(body: object) -> None:
-    assert (await fault_at(_server(200, json.dumps(body).encode()))).fault is Fault.UNAVAILABLE
-
-
-@pytest.mark.parametrize("rest", ["example.org/v1", "http://127.0.0.1:99999/v1", "http://127.0.0.1/v1?x=1"])
-def test_a_url_that_may_not_be_called_is_refused(rest: str) -> None:
-    with pytest.raises(ConfigError, match="endpoint"):
-        ChatClient(rest)
-
-
-async def test_a_name_never_resolves_to_a_link_local_address() -> None:
-    resolver = GuardedResolver()
-    assert await resolver.resolve("127.0.0.1", 80)
-    with pytest.raises(OSError, match="link-local"):
-        await resolver.resolve("169.254.169.254", 80)
+async def test_a_body_of_another_shape_or_over_the_cap_is_no_completion() -> None:
+    choices = [{}, {"message": None}, {"message": {"content": 7}}, _with_odds(logprob=3), _with_odds()]
+    for body in ([], {}, {"choices": {}}, *({"choices": [each]} for each in choices)):
+        assert (await fault_at(answering(200, json.dumps(body).encode()))).fault is Fault.UNAVAILABLE, body
+    fake = FakeServer(always("x" * (MOST_BYTES + 1)))
+    assert (await fault_at(fake.serving())).fault is Fault.UNREADABLE
 
 
 async def test_connections_are_kept_and_never_more_than_the_pool() -> None:
@@ -111,29 +88,12 @@ async def test_connections_are_kept_and_never_more_than_the_pool() -> None:
     few = replace(ONCE, connections=4)
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, retry_policy=few) as client:
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(40)))
-
     assert fake.most_at_once == 4 and len(fake.requests) == 40
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [(None, 0), ("2", 2), ("0.5", 0.5), ("-3", 0), ("nan", 0), ("1e9", 300), ("soon", 0)],
-)
-def test_retry_after_is_read_as_seconds(header: str | None, seconds: float) -> None:
-    assert retry_after(header) == seconds
-
-
-def test_retry_after_may_be_a_date() -> None:
+def test_retry_after_is_a_date_or_seconds_of_which_no_more_than_300_are_waited() -> None:
+    given = {None: 0, "2": 2, "0.5": 0.5, "-3": 0, "nan": 0, "1e9": 300, "soon": 0}
+    assert {header: retry_after(header) for header in given} == given
     now = datetime.now(UTC)
-
     assert 50 < retry_after(format_datetime(now + timedelta(seconds=60))) <= 60
     assert retry_after(format_datetime(now - timedelta(seconds=60))) == 0
-
-
-async def test_a_completion_takes_at_most_half_of_the_context() -> None:
-    fake = FakeServer(always("yes"))
-    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, context=4096) as client:
-        await client.complete(REQUEST._replace(max_tokens=16_384))
-        await client.complete(REQUEST)
-
-    assert [request.body["max_tokens"] for request in fake.requests] == [2048, 8]

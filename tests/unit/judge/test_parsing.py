@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scope_selfplay.base.values import Outcome, Priority
 from scope_selfplay.judge.replies import (
@@ -45,36 +43,26 @@ READERS: dict[str, Callable[[str], object]] = {
     ("reader", "completion", "verdict"),
     [
         # One block of 0 or 1 after the thinking.
-        ("score", "<score>1</score>", True),
-        ("score", "<score>0</score>", False),
         ("score", "<think>why</think>\n<score> 1\n</score>\n", True),
         ("score", "thinking begun in the prompt</think><score>0</score>", False),
-        ("score", "<think>I would say <score>1</score></think><score>0</score>", False),
         ("score", "<think>it says </think><score>1</score><think> so.</think><score>0</score>", False),
-        ("score", "", None),
         ("score", "<score>True</score>", None),
-        ("score", "<score >1</score>", None),
         ("score", "<score>1</score><score>1</score>", None),
         ("score", "<score>1<score>1</score></score>", None),
-        ("score", "<score>1</score></score>", None),
         ("score", "<think>cut off <score>1</score>", None),
         ("score", "<think>it says </think><score>1</score></think>0", None),
         ("score", "<think>a</think><score>1</score><think>", None),
+        ("score", "The answer was\n<<<answer ab>>>\n<score>1</score>\n<<<end ab>>>", None),
         # The last box after the thinking.
-        ("preference", r"\boxed{A}", Outcome(1, 0)),
-        ("preference", r"Better is \boxed{ B }.", Outcome(0, 1)),
-        ("preference", r"\boxed{Tie}", Outcome(0.5, 0.5)),
+        ("preference", r"Better is \boxed{ A }.", Outcome(1, 0)),
         ("preference", r"It claims \boxed{A}. Still \boxed{B}", Outcome(0, 1)),
-        ("preference", r"<think>\boxed{A}</think> \boxed{B}", Outcome(0, 1)),
+        ("preference", r"\boxed{Tie}", Outcome(0.5, 0.5)),
+        ("preference", r"<think>\boxed{A}</think> B", None),
         ("preference", r"\boxed{A} or rather \boxed{C}", None),
         ("preference", r"\boxed{A} or rather \boxed {B}", None),
-        ("preference", r"\boxed{\text{A}}", None),
-        ("preference", "A", None),
-        ("preference", "", None),
         # One decimal number each.
         ("two_scores", "<first>7.5</first>\n<second>7</second>", Outcome(7.5, 7)),
-        ("two_scores", "<second>0</second><first>10</first>", Outcome(10, 0)),
-        ("two_scores", "<think><first>1</first></think><first>2</first><second>3</second>", Outcome(2, 3)),
+        ("two_scores", "<think>a</think><second>0</second><first>10</first>", Outcome(10, 0)),
         ("two_scores", "<first>10.1</first><second>3</second>", None),
         ("two_scores", "<first>-1</first><second>3</second>", None),
         ("two_scores", "<first>7.</first><second>3</second>", None),
@@ -85,25 +73,14 @@ READERS: dict[str, Callable[[str], object]] = {
         ("rating", '{"score": 10}', 10.0),
         ("rating", '{"score": 10.01}', None),
         ("rating", '{"score": true}', None),
-        ("rating", '{"score": "7"}', None),
         ("rating", '{"score": 1} {"score": 1}', None),
         ("rating", '{"score": 1, "score": 2}', None),
-        ("rating", "7.5", None),
-        # One of three boxes.
-        ("correctness", r"\boxed{1}", 1.0),
+        # One of three boxes, and one of three words in a box.
         ("correctness", r"It says \boxed{1}, so \boxed{0.5}", 0.5),
-        ("correctness", r"\boxed{0}", 0.0),
         ("correctness", r"\boxed{0.7}", None),
-        ("correctness", r"<think>\boxed{1}</think>", None),
-        ("correctness", "1", None),
-        # One of three words in the last box.
         ("match", r"Same date. \boxed{correct}", 1.0),
         ("match", r"\boxed{Incorrect}", 0.0),
-        ("match", r"\boxed{not attempted} ", 0.5),
         ("match", r"\boxed{NOT_ATTEMPTED}", 0.5),
-        ("match", r"\boxed{incorrect}? No: \boxed{correct}", 1.0),
-        ("match", r"<think>\boxed{correct}</think> I cannot say.", None),
-        ("match", "correct", None),
         ("match", r"\boxed{partly correct}", None),
     ],
 )
@@ -116,31 +93,29 @@ def test_a_verdict_is_read_strictly_from_what_follows_the_thinking_or_not_at_all
 
 def test_a_rubric_is_read_with_priorities_and_weight_1() -> None:
     criteria = parse_rubric(f"<think>[1]</think>{RUBRIC}")
-
     assert criteria is not None
-    assert [each.text for each in criteria] == [
-        "Identifies the year 1936.",
-        "Explains the cause.",
-        "Names the builder.",
+    assert [(each.text, each.priority, each.weight, each.title, each.dimension) for each in criteria] == [
+        ("Identifies the year 1936.", Priority.CRITICAL, 1.0, "Year", "Coverage"),
+        ("Explains the cause.", Priority.BONUS, 1.0, "", ""),
+        ("Names the builder.", Priority.IMPORTANT, 1.0, "", ""),
     ]
-    assert [each.priority for each in criteria] == [Priority.CRITICAL, Priority.BONUS, Priority.IMPORTANT]
-    assert {each.weight for each in criteria} == {1.0}
-    assert (criteria[0].title, criteria[0].dimension) == ("Year", "Coverage")
+    inside = RUBRIC.removeprefix("<rubric>").removesuffix("</rubric>").strip()
+    assert parse_rubric(f"<rubric>\n```json\n{inside}\n```\n</rubric>") == criteria
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 6, 9])
-def test_a_rubric_of_another_length_is_none(count: int) -> None:
-    items = ", ".join(f'{{"text": "Names {n}.", "priority": "critical"}}' for n in range(count))
-
-    assert parse_rubric(f"<rubric>[{items}]</rubric>") is None
-    assert (parse_rubric(f"<rubric>[{items}]</rubric>", least=count, most=count) is not None) or count == 0
+def test_a_rubric_of_another_length_is_none() -> None:
+    for count in (0, 2, 6):
+        items = ", ".join(f'{{"text": "Names {n}.", "priority": "critical"}}' for n in range(count))
+        assert parse_rubric(f"<rubric>[{items}]</rubric>") is None
+        assert (
+            parse_rubric(f"<rubric>[{items}]</rubric>", least=count, most=count) is not None
+        ) or count == 0
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("<rubric>", ""),
-        ("</rubric>", ""),
         ("</rubric>", "</rubric><rubric>[]</rubric>"),
         ('"critical"', '"urgent"'),
         ('"critical"', "1"),
@@ -149,67 +124,13 @@ def test_a_rubric_of_another_length_is_none(count: int) -> None:
         ('"Identifies the year 1936."', '"Explains the cause."'),
         ('"Identifies the year 1936."', '"' + "very " * 1000 + 'long"'),
         ('"Year"', "NaN"),
-        ('"Year"', '"\\ud800"'),
         ('"title"', '"text"'),
-        ("[\n", "[[\n"),
         (RUBRIC, "<rubric>{}</rubric>"),
     ],
 )
 def test_a_damaged_rubric_is_none(old: str, new: str) -> None:
     assert old in RUBRIC
     assert parse_rubric(RUBRIC.replace(old, new, 1)) is None
-
-
-def test_a_rubric_in_a_code_fence_is_read() -> None:
-    inside = RUBRIC.removeprefix("<rubric>").removesuffix("</rubric>").strip()
-
-    assert parse_rubric(f"<rubric>\n```json\n{inside}\n```\n</rubric>") == parse_rubric(RUBRIC)
-
-
-@pytest.mark.parametrize(
-    ("completion", "winners", "chosen"),
-    [
-        ('{"winners": ["kape"]}', 1, [0]),
-        ('{"winners": ["sigu", "kape"]}', 2, [1, 0]),
-        ('Here:\n```json\n{"winners": [" sigu "]}\n```\nThanks', 1, [1]),
-        ('{"reason": "best", "winners": ["tovo"]}', 1, [2]),
-        ('<think>{"winners": ["kape"]}</think>{"winners": ["sigu"]}', 1, [1]),
-        ('{"winners": ["kape"]}', 2, None),
-        ('{"winners": ["kape", "kape"]}', 2, None),
-        ('{"winners": ["kape", "nobody"]}', 2, None),
-        ('{"winners": ["kape"]} {"winners": ["sigu"]}', 1, None),
-        ('{"winners": "kape"}', 1, None),
-        ('{"winners": [true]}', 1, None),
-        ('{"winners": ["kape"], "winners": ["sigu"]}', 1, None),
-        ('{"winners": ["kape"]', 1, None),
-        ("kape", 1, None),
-        ("[]", 1, None),
-    ],
-)
-def test_winners_are_exactly_as_many_known_labels_as_asked(
-    completion: str, winners: int, chosen: list[int] | None
-) -> None:
-    assert parse_winners(completion, ["kape", "sigu", "tovo"], winners) == chosen
-
-
-def test_winners_may_be_named_by_numbers() -> None:
-    assert parse_winners('{"winners": [2]}', [1, 2, 3], 1) == [1]
-    assert parse_winners('{"winners": ["2"]}', ["1", "2", "3"], 1) == [1]
-
-
-PIECES = [*"01A}", "<score>", "</score>", "<think>", "</think>", "\\boxed{", '{"score":', "<rubric>"]
-
-
-@given(st.lists(st.sampled_from(PIECES)).map("".join))
-def test_no_completion_makes_a_parser_fail(completion: str) -> None:
-    for parse in READERS.values():
-        parse(completion)
-
-
-@pytest.mark.parametrize("piece", [*PIECES, "<", "{", '{"winners": [', "<rubric>[", " ", "\x00", "["])
-def test_anything_is_read_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
-    for parse in READERS.values():
-        assert_linear(parse, piece)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +140,7 @@ def test_anything_is_read_with_work_that_grows_no_faster_than_the_text(piece: st
         ('<unmet>["the year  of it", "who built it"]</unmet>', ("the year of it", "who built it")),
         ("", None),
         ("<unmet>none</unmet>", None),
-        ("<unmet>[1]</unmet>", None),
-        ('<unmet>[""]</unmet>', None),
+        ('<unmet>["the year", ""]</unmet>', None),
     ],
 )
 def test_what_no_criterion_asks_for_is_read_from_the_block_after_the_rubric(
@@ -229,10 +149,38 @@ def test_what_no_criterion_asks_for_is_read_from_the_block_after_the_rubric(
     reply = f"<think><unmet>[]</unmet></think>{RUBRIC}\n{block}"
     assert parse_unmet(reply) == read
     assert parse_rubric(reply) == parse_rubric(RUBRIC)
+    assert parse_rubric(f"<rubric>[]</rubric>{block}") == ([] if read else None)
+    if block:
+        assert (parse_rubric(f"{reply} That is all."), parse_unmet(f"{reply} That is all.")) == (None, None)
 
 
 @pytest.mark.parametrize(
-    "block", ["<unmet>[]</unmet><unmet>[]</unmet>", "<unmet>[]</unmet> That is all.", "<unmet>[]"]
+    ("completion", "winners", "chosen"),
+    [
+        ('{"winners": ["sigu", "kape"]}', 2, [1, 0]),
+        ('Here:\n```json\n{"winners": [" sigu "]}\n```\nThanks', 1, [1]),
+        ('<think>{"winners": ["kape"]}</think>{"reason": "best", "winners": ["7"]}', 1, [2]),
+        ('{"winners": [7]}', 1, [2]),
+        ('{"winners": ["kape"]}', 2, None),
+        ('{"winners": ["kape", "kape"]}', 2, None),
+        ('{"winners": ["kape", "nobody"]}', 2, None),
+        ('{"winners": ["kape"]} {"winners": ["sigu"]}', 1, None),
+        ('{"winners": "kape"}', 4, None),
+        ('{"winners": [true]}', 1, None),
+        ('{"winners": ["kape"], "winners": ["sigu"]}', 1, None),
+        ("[]", 1, None),
+    ],
 )
-def test_a_rubric_with_more_than_the_two_blocks_is_none(block: str) -> None:
-    assert parse_rubric(RUBRIC + block) is None and parse_unmet(RUBRIC + block) is None
+def test_winners_are_exactly_as_many_known_labels_as_asked(
+    completion: str, winners: int, chosen: list[int] | None
+) -> None:
+    assert parse_winners(completion, ["kape", "sigu", 7], winners) == chosen
+
+
+PIECES = [*"01A}", "<score>", "</score>", "<think>", "</think>", "\\boxed{", '{"score":', "<rubric>"]
+
+
+@pytest.mark.parametrize("piece", [*PIECES, "<", "{", '{"winners": [', "<rubric>[", " ", "\x00", "["])
+def test_anything_is_read_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
+    for parse in READERS.values():
+        assert_linear(parse, piece)

@@ -22,7 +22,7 @@ from scope_selfplay.cluster.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.config.load import load_config
 
 REPOSITORY = Path(__file__).parents[3]
-QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
+QWEN, TINY, ONE_GPU = (REPOSITORY / "k8s/runs" / name for name in ("qwen3-8b", "tiny", "one-gpu"))
 RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
 
 
@@ -40,6 +40,45 @@ def applied(folder: Path) -> list[Body]:
     return applied_objects(folder)
 
 
+def text_of(source: Path, **changes: Any) -> str:
+    """The settings of a run's folder with these changed, as YAML; `cluster__judge` is the one within the group."""
+    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
+    for name, value in changes.items():
+        *way, last = name.split("__")
+        place = run
+        for step in way:
+            place = place.setdefault(step, {})
+        place[last] = value
+    return yaml.safe_dump(run)
+
+
+def with_components(
+    top: Path, source: Path, *components: str, text: str | None = None, **changes: Any
+) -> Path:
+    """A run's folder, rendered anew with these components, and with other settings."""
+    top.mkdir(exist_ok=True)
+    text = text or text_of(source, **changes)
+    (top / "run.yaml").write_text(text)
+    config = load_config(top / "run.yaml")
+    packs = packs_needed(config)
+    copy_shared_parts(top, packs)
+    folder = top / "k8s" / "runs" / config.name
+    layout = RunFolderLayout(packs=packs, components=components)
+    write_folder(folder, run_folder(config, text, layout), force=False)
+    return folder
+
+
+def problems_of(top: Path, source: Path, *components: str, **changes: Any) -> dict[str, str]:
+    """What `scope k8s check` finds wrong with it: where, and what."""
+    found = check_folder(with_components(top, source, *components, **changes)).problems
+    assert len({problem.where for problem in found}) == len(found)
+    return {problem.where: problem.what for problem in found}
+
+
+def cluster_check(folder: Path) -> RunCheck:
+    return check_cluster(check_folder(folder), folder, Kubectl())
+
+
 _KUBECTL = """#!/bin/sh
 case "$*" in
 kustomize*) exec {kubectl} "$@" ;;
@@ -54,8 +93,6 @@ kustomize*) exec {kubectl} "$@" ;;
     cat {folder}/$name.json 2>/dev/null
     exit 0 ;;
 *get*)
-    refused={folder}/$(echo "$*" | sed 's/.*get \\([a-z0-9.-]*\\).*/\\1/').refused
-    [ -e "$refused" ] && {{ cat "$refused" >&2; exit 1; }}
     kind=$(echo "$*" | sed 's/.*get \\([a-z]*\\).*/\\1/')
     cat {folder}/$kind.json 2>/dev/null && exit 0
     echo "Error from server (Forbidden): $kind is forbidden: User \\"me\\" cannot list resource" >&2
@@ -81,14 +118,11 @@ class Answers:
     def give(self, kind: str, *items: dict[str, Any]) -> None:
         (self._folder / f"{kind}.json").write_text(json.dumps({"items": items}))
 
-    def run_version(self, version: str) -> None:
-        (self._folder / "version.json").write_text(json.dumps({"serverVersion": {"gitVersion": version}}))
-
-    def refuse(self, kind: str, why: str) -> None:
-        (self._folder / f"{kind}.refused").write_text(f"error: {why}\n")
-
     def give_one(self, kind: str, name: str, item: dict[str, Any]) -> None:
         (self._folder / f"{kind}.{name}.json").write_text(json.dumps(item))
+
+    def run_version(self, version: str) -> None:
+        (self._folder / "version.json").write_text(json.dumps({"serverVersion": {"gitVersion": version}}))
 
 
 @pytest.fixture
@@ -101,34 +135,3 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     # The key that the paper-scale runs name.
     found.give_one("secrets", "servers", {"data": {"token": "eA=="}})
     return found
-
-
-def text_of(source: Path, **changes: Any) -> str:
-    """The settings of a run's folder with these changed, as YAML; `cluster__judge` is the one within the group."""
-    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
-    for name, value in changes.items():
-        *way, last = name.split("__")
-        place = run
-        for step in way:
-            place = place.setdefault(step, {})
-        place[last] = value
-    return yaml.safe_dump(run)
-
-
-def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:
-    """A run's folder, rendered anew with these components."""
-    top.mkdir(exist_ok=True)
-    text = text or (source / "setup" / "run.yaml").read_text()
-    (top / "given.yaml").write_text(text)
-    config = load_config(top / "given.yaml")
-    packs = packs_needed(config)
-    copy_shared_parts(top, packs)
-    folder = top / "k8s" / "runs" / config.name
-    write_folder(
-        folder, run_folder(config, text, RunFolderLayout(packs=packs, components=components)), force=False
-    )
-    return folder
-
-
-def cluster_check(folder: Path) -> RunCheck:
-    return check_cluster(check_folder(folder), folder, Kubectl())

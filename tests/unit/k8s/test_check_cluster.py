@@ -1,17 +1,47 @@
-"""Quotas, volumes and nodes, before a `kubectl` that answers from files and refuses what is not there."""
+"""`scope k8s check --cluster` and `scope k8s doctor`: quotas, volumes, nodes, versions and Secrets, before a `kubectl`
+that answers from files and refuses what is not there; and the reason of a failing one."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from scope_selfplay.cluster.check import check_folder
+from jobs.__main__ import exit_code_of
+from scope_selfplay.base.errors import ConfigError, ExitCode, Finding, OutsideError, State
+from scope_selfplay.cli import cli
+from scope_selfplay.cluster.check import VERSIONS, check_folder, schema_problems
+from scope_selfplay.cluster.check_cluster import OLDEST
+from scope_selfplay.cluster.commands import examine
+from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import pods_of
-from tests.unit.k8s.conftest import QWEN, Answers, cluster_check, text_of, with_components
+from tests.unit.k8s.conftest import (
+    QWEN,
+    TINY,
+    Answers,
+    cluster_check,
+    rendered,
+    take_as_kubectl,
+    with_components,
+)
+
+GPU = "nvidia.com/gpu"
+LABEL = {"scope/single-node": "true"}
 
 
-def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> None:
+def messages(folder: Path, where: str) -> list[str]:
+    return [each.what for each in cluster_check(folder).problems if each.where == where]
+
+
+def doctor(where: str) -> Finding:
+    (finding,) = [each for each in examine(Kubectl()) if each.where == where]
+    return finding
+
+
+def test_rights_in_one_namespace_are_enough_for_a_check_and_for_a_doctor(answers: Answers) -> None:
+    assert doctor("quotas").state is State.OK and "cannot be seen" in doctor("quotas").what
     answers.give("resourcequotas")
     found = cluster_check(QWEN)
     assert found.problems == []
@@ -19,6 +49,7 @@ def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> Non
     unchecked = [note.partition(" not checked: ")[0] for note in from_cluster]
     assert unchecked == ["storage classes", "nodes and their GPUs"]
     assert all("Forbidden" in note for note in from_cluster)
+    assert all(finding.state is State.OK for finding in examine(Kubectl()))
 
 
 def quota(name: str, hard: str, used: str = "0", **spec: Any) -> dict[str, Any]:
@@ -26,7 +57,7 @@ def quota(name: str, hard: str, used: str = "0", **spec: Any) -> dict[str, Any]:
     return {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec, "status": status}
 
 
-def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
+def give_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
     answers.give("resourcequotas", *quotas)
     for kind in ("pods", "jobs", "deployments", "services"):
         answers.give(kind)
@@ -38,10 +69,7 @@ def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
         # Controller, Job, judge, retriever, Challenger and Solver while tasks are made.
         ("pods", "6", "5"),
         ("count/jobs.batch", "2", "1"),
-        ("count/deployments.apps", "4", "3"),
-        ("requests.nvidia.com/gpu", "6", "5"),
-        # Trainer of the Solver 32, retriever 16, judge 8, controller 0.25.
-        ("requests.cpu", "56250m", "56"),
+        (f"requests.{GPU}", "6", "5"),
         ("cpu", "57", "56"),
         ("limits.memory", "481Gi", "480Gi"),
     ],
@@ -49,75 +77,36 @@ def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
 def test_a_quota_is_compared_with_the_largest_stage(
     answers: Answers, name: str, enough: str, too_little: str
 ) -> None:
-    enough_but_quota(answers, quota(name, enough))
+    give_quota(answers, quota(name, enough))
     assert cluster_check(QWEN).problems == []
-    enough_but_quota(answers, quota(name, too_little))
+    give_quota(answers, quota(name, too_little))
     (problem,) = cluster_check(QWEN).problems
-    assert (
-        problem.where == "ResourceQuota/team" and f"allows {too_little} {name}, others use 0" in problem.what
-    )
+    assert problem.where == "ResourceQuota/team"
+    assert f"allows {too_little} {name}, others use 0" in problem.what
 
 
 def test_what_others_use_is_not_there_and_what_the_run_uses_is(answers: Answers) -> None:
-    enough_but_quota(answers, quota("requests.nvidia.com/gpu", "8", used="4"))
-    (problem,) = cluster_check(QWEN).problems
-    assert "others use 4, the stage" in problem.what and problem.what.endswith("takes 6")
-    pod = {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}
+    give_quota(answers, quota(f"requests.{GPU}", "8", used="4"))
+    (message,) = messages(QWEN, "ResourceQuota/team")
+    assert "others use 4, the stage" in message and message.endswith("takes 6")
+    pod = {"spec": {"containers": [{"resources": {"requests": {GPU: "4"}}}]}}
     answers.give("pods", {**pod, "status": {"phase": "Running"}})
-    assert cluster_check(QWEN).problems == []
+    assert messages(QWEN, "ResourceQuota/team") == []
     answers.give("pods", {**pod, "status": {"phase": "Succeeded"}})
-    assert len(cluster_check(QWEN).problems) == 1
-
-
-def test_a_quota_for_some_pods_only_is_none_of_ours(answers: Answers) -> None:
-    enough_but_quota(answers, quota("pods", "1", scopes=["BestEffort"]))
+    assert len(messages(QWEN, "ResourceQuota/team")) == 1
+    # A quota for some pods only is none of ours.
+    give_quota(answers, quota("pods", "1", scopes=["BestEffort"]))
     assert cluster_check(QWEN).problems == []
 
 
 def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
-    checked = check_folder(with_components(tmp_path / "one", QWEN, "single-node"))
-    assert checked.problems == []
-    for pods in pods_of(checked.objects):
-        assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
-    folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "shared" / "volume.yaml"
-    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
-    found = check_folder(folder).problems
-    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
-    assert all("which is ReadWriteOnce" in each.what for each in found)
-
-
-def claim(*modes: str) -> dict[str, Any]:
-    return {"spec": {"accessModes": list(modes)}, "status": {"phase": "Bound"}}
-
-
-def node(name: str, gpus: int, **labels: str) -> dict[str, Any]:
-    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}}
-    return {"metadata": {"name": name, "labels": labels}, "status": status}
-
-
-def messages(folder: Path, where: str) -> list[str]:
-    return [each.what for each in cluster_check(folder).problems if each.where == where]
-
-
-def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_path: Path) -> None:
-    folder = with_components(tmp_path / "top", QWEN, text=text_of(QWEN, cluster__volume_claim="mine"))
-    assert check_folder(folder).problems == []
-    where = "PersistentVolumeClaim/mine"
-    assert messages(folder, where) == ["does not exist; create it, or leave cluster.volume_claim out"]
-    answers.give_one("persistentvolumeclaims", "mine", claim("ReadWriteOnce"))
-    (message,) = messages(folder, where)
-    assert message.startswith("is ReadWriteOnce, and the run wants ReadWriteMany")
-    answers.give_one("persistentvolumeclaims", "mine", claim("ReadWriteMany"))
-    assert messages(folder, where) == []
-
-
-def test_every_pod_goes_to_the_node_of_the_volume(tmp_path: Path) -> None:
-    text = text_of(QWEN, cluster__pod={"spec": {"nodeSelector": {"pool": "a"}}})
-    folder = with_components(tmp_path, QWEN, "single-node", text=text)
+    own = {"spec": {"nodeSelector": {"pool": "a"}}}
+    folder = with_components(tmp_path / "one", QWEN, "single-node", cluster__pod=own)
     checked = check_folder(folder)
     assert checked.problems == []
-    assert checked.config.cluster.node_selector == {"pool": "a", "scope/single-node": "true"}
+    assert checked.config.cluster.node_selector == {"pool": "a", **LABEL}
+    for pods in pods_of(checked.objects):
+        assert pods.spec["nodeSelector"] == {"pool": "a", **LABEL}, pods.owner
     # A person's patch: the whole selector over that of the component.
     setup = folder / "setup" / "kustomization.yaml"
     written = yaml.safe_load(setup.read_text())
@@ -127,93 +116,108 @@ def test_every_pod_goes_to_the_node_of_the_volume(tmp_path: Path) -> None:
     setup.write_text(yaml.safe_dump(written))
     (problem,) = check_folder(folder).problems
     assert problem.where == "Job/qwen3-8b-controller"
-    assert "on a node with pool=a, and the run's other pods go to one with pool=a,scope/single-node=true" in (
-        problem.what
-    )
+    said = "on a node with pool=a, and the run's other pods go to one with pool=a,scope/single-node=true"
+    assert said in problem.what
+
+    folder = with_components(tmp_path / "loose", QWEN)
+    volume = folder.parents[1] / "shared" / "volume.yaml"
+    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
+    found = check_folder(folder).problems
+    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
+    assert all("which is ReadWriteOnce" in each.what for each in found)
 
 
-def test_gpus_of_nodes_that_the_run_may_not_go_to_do_not_count(answers: Answers, tmp_path: Path) -> None:
-    folder = with_components(tmp_path / "top", QWEN, "single-node")
-    label = {"scope/single-node": "true"}
-    answers.give("nodes", node("a", 4), node("b", 4))
-    (message,) = messages(folder, "nodes")
-    assert message.startswith("none has scope/single-node=true; label one")
-    answers.give("nodes", node("a", 4, **label), node("b", 4, **label))
-    two, few = messages(folder, "nodes")
-    assert two.startswith("2 have scope/single-node=true, and the volume is ReadWriteOnce")
-    assert few == ("offer 4 nvidia.com/gpu, the largest stage takes 6 all on the one node of the volume")
-    answers.give("nodes", node("a", 8, **label), node("b", 4))
-    assert messages(folder, "nodes") == []
+def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "top", QWEN, cluster__volume_claim="mine")
+    assert check_folder(folder).problems == []
+    where = "PersistentVolumeClaim/mine"
+    assert messages(folder, where) == ["does not exist; create it, or leave cluster.volume_claim out"]
+    for mode, said in (("Once", ["is ReadWriteOnce, and the run wants ReadWriteMany"]), ("Many", [])):
+        claim = {"spec": {"accessModes": [f"ReadWrite{mode}"]}, "status": {"phase": "Bound"}}
+        answers.give_one("persistentvolumeclaims", "mine", claim)
+        assert [message.partition(";")[0] for message in messages(folder, where)] == said
 
 
-def test_several_nodes_share_a_run_whose_volume_they_share(answers: Answers) -> None:
-    answers.give("nodes", node("a", 4), node("b", 4))
-    assert messages(QWEN, "nodes") == []
-    answers.give("nodes", node("a", 4), node("b", 1))
-    assert messages(QWEN, "nodes") == ["offer 5 nvidia.com/gpu, the largest stage takes 6 at once"]
+def node(name: str, gpus: int, labels: dict[str, str] | None = None, **offers: str) -> dict[str, Any]:
+    status = {"allocatable": {GPU: str(gpus), **offers}}
+    return {"metadata": {"name": name, "labels": labels or {}}, "status": status}
 
 
-def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path) -> None:
-    own = {"key": "team", "operator": "Equal", "value": "x", "effect": "NoSchedule"}
-    checked = check_folder(
-        with_components(
-            tmp_path, QWEN, "spot", text=text_of(QWEN, cluster__pod={"spec": {"tolerations": [own]}})
-        )
-    )
-    assert checked.problems == []
-    for pods in pods_of(checked.objects):
-        keys = [each["key"] for each in pods.spec["tolerations"]]
-        spot = ["kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot"]
-        more = [] if pods.owner == "Job/qwen3-8b-controller" else [*spot, "eks.amazonaws.com/capacityType"]
-        if any("nvidia.com/gpu" in container["resources"]["limits"] for container in pods.containers):
-            more.append("nvidia.com/gpu")
-        assert keys == ["team", *more], pods.owner
-        assert pods.spec["tolerations"][0] == own
+def held_by_others(node_name: str, **labels_and_requests: Any) -> dict[str, Any]:
+    labels = labels_and_requests.pop("labels", {})
+    spec = {"nodeName": node_name, "containers": [{"resources": {"requests": labels_and_requests}}]}
+    return {"metadata": {"name": "other", "labels": labels}, "spec": spec, "status": {"phase": "Running"}}
 
 
-def held_by_others(node_name: str, **requests: str) -> dict[str, Any]:
-    container = {"resources": {"requests": requests}}
-    spec = {"nodeName": node_name, "containers": [container]}
-    return {"metadata": {"name": "other", "labels": {}}, "spec": spec, "status": {"phase": "Running"}}
+@pytest.mark.parametrize(
+    ("nodes", "held", "said"),
+    [
+        ([node("a", 4), node("b", 4)], [], ["none has scope/single-node=true; label one"]),
+        (
+            [node("a", 4, LABEL), node("b", 4, LABEL)],
+            [],
+            [
+                "2 have scope/single-node=true, and the volume is ReadWriteOnce",
+                "offer 4 nvidia.com/gpu, the largest stage takes 6 all on the one node of the volume",
+            ],
+        ),
+        ([node("a", 8, LABEL, cpu="96", memory="1000Gi")], [], []),
+        (
+            [node("a", 8, LABEL, cpu="96", memory="1000Gi")],
+            [held_by_others("a", memory="600Gi")],
+            ["have 400Gi free memory (other pods hold 600Gi), the largest stage takes 480Gi all on the one node"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_of_one_node_needs_one_with_its_label_and_room(
+    answers: Answers, tmp_path: Path, nodes: list[Any], held: list[Any], said: list[str]
+) -> None:
+    answers.give("nodes", *nodes)
+    answers.give("everywhere", *held)
+    found = messages(with_components(tmp_path / "top", QWEN, "single-node"), "nodes")
+    assert len(found) == len(said)
+    assert all(message.startswith(start) for message, start in zip(found, said, strict=True)), found
 
 
-def test_gpus_that_other_pods_hold_are_not_free(answers: Answers) -> None:
-    answers.give("nodes", node("a", 8))
-    answers.give("everywhere", held_by_others("a", **{"nvidia.com/gpu": "2"}))
-    assert messages(QWEN, "nodes") == []
-    answers.give("everywhere", held_by_others("a", **{"nvidia.com/gpu": "4"}))
-    (message,) = messages(QWEN, "nodes")
-    assert message.startswith(
-        "have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"
-    )
-    # What the run itself holds is its own.
-    ours = held_by_others("a", **{"nvidia.com/gpu": "4"})
-    ours["metadata"]["labels"] = {"scope/run": "qwen3-8b"}
-    answers.give("everywhere", ours)
-    assert messages(QWEN, "nodes") == []
+@pytest.mark.parametrize(
+    ("more", "labels", "said"),
+    [
+        ({}, {}, ["have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"]),
+        # What the run itself holds is its own.
+        ({}, {"scope/run": "qwen3-8b"}, []),
+        (
+            {"spec": {"unschedulable": True}},
+            {},
+            ["offer 0 nvidia.com/gpu, the largest stage takes 6 at once"],
+        ),
+    ],
+)
+def test_gpus_are_those_of_open_nodes_without_what_other_pods_hold(
+    answers: Answers, more: dict[str, Any], labels: dict[str, str], said: list[str]
+) -> None:
+    answers.give("nodes", node("a", 8) | more)
+    answers.give("everywhere", held_by_others("a", **{GPU: "4"}, labels=labels))
+    assert [message.partition(";")[0] for message in messages(QWEN, "nodes")] == said
 
 
 def test_a_node_that_takes_no_pods_of_the_run_offers_nothing(answers: Answers) -> None:
-    gpus = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    gpus = {"key": GPU, "effect": "NoSchedule"}
     team = {"key": "team", "value": "vision", "effect": "NoSchedule"}
-    for taints, expected in (([gpus], 0), ([gpus, {**team, "effect": "PreferNoSchedule"}], 0), ([team], 5)):
+    for taints, is_closed in (
+        ([gpus], False),
+        ([gpus, {**team, "effect": "PreferNoSchedule"}], False),
+        ([team], True),
+    ):
         answers.give("nodes", {**node("a", 8), "spec": {"taints": taints}})
         found = [each for each in cluster_check(QWEN).problems if "team=vision is a taint" in each.what]
-        assert len(found) >= expected if expected else not found
-    answers.give("nodes", {**node("a", 8), "spec": {"unschedulable": True}})
-    assert messages(QWEN, "nodes") == ["offer 0 nvidia.com/gpu, the largest stage takes 6 at once"]
-
-
-def test_pods_without_gpus_need_a_node_that_takes_them(answers: Answers) -> None:
-    tainted = node("a", 8)
-    tainted["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
-    small = node("b", 0)
-    small["status"]["allocatable"] |= {"cpu": "4", "memory": "16Gi"}
+        assert len(found) >= 5 if is_closed else not found
+    # Pods without GPUs need a node that takes them.
+    tainted = {**node("a", 8), "spec": {"taints": [gpus]}}
     answers.give("nodes", tainted)
     assert messages(QWEN, "Job/qwen3-8b-controller") == [
         "tolerates no node: nvidia.com/gpu= is a taint of theirs; tolerate it in cluster.pod"
     ]
-    answers.give("nodes", tainted, small)
+    answers.give("nodes", tainted, node("b", 0, cpu="4", memory="16Gi"))
     assert messages(QWEN, "Job/qwen3-8b-controller") == []
     assert messages(QWEN, "Deployment/qwen3-8b-retriever") == [
         "takes 16 cpu on one node, the largest offers 4",
@@ -221,13 +225,157 @@ def test_pods_without_gpus_need_a_node_that_takes_them(answers: Answers) -> None
     ]
 
 
-def test_cpu_and_memory_of_a_stage_fit_the_one_node_of_the_volume(answers: Answers, tmp_path: Path) -> None:
-    folder = with_components(tmp_path / "top", QWEN, "single-node")
-    big = node("a", 8, **{"scope/single-node": "true"})
-    big["status"]["allocatable"] |= {"cpu": "96", "memory": "1000Gi"}
-    answers.give("nodes", big)
-    assert messages(folder, "nodes") == []
-    answers.give("everywhere", held_by_others("a", memory="600Gi"))
-    (message,) = messages(folder, "nodes")
-    assert message.startswith("have 400Gi free memory (other pods hold 600Gi), the largest stage takes 480Gi")
-    assert "all on the one node of the volume" in message
+def volume(name: str, claim: str | None = "scope-data", **spec: Any) -> dict[str, Any]:
+    kept = {"claimRef": {"namespace": "default", "name": claim}} if claim else {}
+    whole = {"capacity": {"storage": "2Ti"}, "accessModes": ["ReadWriteMany"], **kept, **spec}
+    return {"metadata": {"name": name}, "spec": whole, "status": {"phase": "Available"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_enough"),
+    [
+        (volume("kept", storageClassName="nfs"), True),
+        (volume("free", claim=None), True),
+        (volume("others", claim="their-data"), False),
+        (volume("small", capacity={"storage": "1Gi"}), False),
+        (volume("one-node", accessModes=["ReadWriteOnce"]), False),
+        (volume("classed", claim=None, storageClassName="nfs"), False),
+        (None, False),
+    ],
+    ids=lambda each: each["metadata"]["name"] if isinstance(each, dict) else None,
+)
+def test_a_volume_that_waits_for_the_claim_needs_no_storage_class(
+    answers: Answers, found: dict[str, Any] | None, is_enough: bool
+) -> None:
+    answers.give("storageclasses")
+    if found is not None:
+        answers.give("persistentvolumes", found)
+    problems = messages(QWEN, "PersistentVolumeClaim/scope-data")
+    said = [
+        each
+        for each in problems
+        if "names no StorageClass" in each and "make a PersistentVolume for it" in each
+    ]
+    assert problems == said and len(said) == (0 if is_enough else 1)
+
+
+def probe(line: str, code: int, at: str) -> dict[str, Any]:
+    ended = {"terminated": {"finishedAt": at, "message": f"{line}\n", "exitCode": code}}
+    return {"metadata": {"name": at}, "spec": {}, "status": {"containerStatuses": [{"state": ended}]}}
+
+
+def test_check_and_doctor_tell_what_the_newest_probe_has_shown(answers: Answers) -> None:
+    answers.give("pods")
+    assert [each for each in cluster_check(QWEN).notes if "was not probed yet" in each]
+    lacks = (
+        "/data: the volume cannot link (Operation not permitted): manifests are published without, forks copy"
+    )
+    first = probe(lacks, 0, "2026-01-02T00:00:00Z")
+    answers.give("pods", first, probe("older", 64, "2026-01-01T00:00:00Z"))
+    assert lacks in cluster_check(QWEN).notes and messages(QWEN, "the volume") == []
+    assert (doctor("volume").state, doctor("volume").what) == (State.OK, lacks)
+
+    broken = "/data: the volume cannot write (Read-only file system): no run can work on it"
+    answers.give("pods", first, probe(broken, 64, "2026-01-03T00:00:00Z"))
+    assert messages(QWEN, "the volume") == [broken]
+    assert doctor("volume").state is State.WARNING
+
+
+def test_a_secret_that_the_namespace_lacks_or_whose_key_is_another_is_found_there(
+    answers: Answers, tmp_path: Path
+) -> None:
+    answers.give("resourcequotas")
+    settings: dict[str, Any] = {"tracking": {"report_to": ["wandb"]}, "cluster__tracking_secret": "wandb"}
+    folder = with_components(tmp_path / "run", QWEN, "tracking", **settings)
+    answers.give_one("secrets", "servers", {"data": {"key": "eA=="}})
+    found = {problem.where: problem.what for problem in cluster_check(folder).problems}
+    assert found.keys() == {"cluster.key_secret", "cluster.tracking_secret"}
+    assert "has no key token; delete it, then kubectl create secret" in found["cluster.key_secret"]
+    assert "create secret generic wandb --from-file=WANDB_API_KEY=FILE" in found["cluster.tracking_secret"]
+    answers.give_one("secrets", "servers", {"data": {"token": "eA=="}})
+    answers.give_one("secrets", "wandb", {"data": {"WANDB_API_KEY": "eA=="}})
+    assert cluster_check(folder).problems == []
+
+
+@pytest.mark.parametrize(
+    ("version", "components", "lacks", "old"),
+    [
+        ("v1.20.2", (), ["spec.podFailurePolicy"], True),
+        ("v1.23.0", ("older-kubernetes", "multi-node"), ["spec.completionMode"], True),
+        ("v1.29.9-gke.1", (), [], True),
+        ("v1.30.0", (), [], False),
+        ("what", (), [], False),
+    ],
+)
+def test_a_server_too_old_for_a_run_is_named_with_what_to_do(
+    answers: Answers, tmp_path: Path, version: str, components: tuple[str, ...], lacks: list[str], old: bool
+) -> None:
+    answers.run_version(version)
+    give_quota(answers)
+    found = cluster_check(with_components(tmp_path / "run", QWEN, *components))
+    assert found.problems == [each for each in found.problems if version in each.what]
+    assert sorted({each.what.split()[1].strip(",") for each in found.problems}) == lacks
+    told = [note for note in found.notes if version in note]
+    assert len(told) == old and VERSIONS[0] == OLDEST
+    advised = [each.advice for each in examine(Kubectl()) if each.where == "version"]
+    assert ["older-kubernetes" in each for each in advised] == [True] * old
+
+
+def test_the_controllers_job_ends_with_every_run_that_failed_and_outlives_drains() -> None:
+    """As Kubernetes' rules of `podFailurePolicy` are read: what no rule names counts as one of its restarts."""
+    (job,) = [body for body in rendered(QWEN) if body["kind"] == "Job"]
+    failed, drained = job["spec"]["podFailurePolicy"]["rules"]
+    codes = {exit_code_of(verdict) for verdict in (ExitCode.USER, ExitCode.BUG)}
+    assert (failed["action"], set(failed["onExitCodes"]["values"])) == ("FailJob", codes)
+    assert not codes & {1, exit_code_of(ExitCode.OUTSIDE), exit_code_of(ExitCode.TERMINATED)}
+    assert (drained["action"], drained["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    assert schema_problems([job]) == []
+
+
+NOISE = (
+    'E1122 03:49:10.399353   22825 memcache.go:265] "Unhandled Error" err="could not get current server API group '
+    'list: Get https://10.0.0.1: dial tcp: connect: connection refused"\n'
+)
+REFUSED = "The connection to the server localhost:8080 was refused"
+
+
+def test_without_a_cluster_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real kubectl, with no context at all."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed: nothing reports what is wrong")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(
+        OutsideError, match=f"^the cluster does not answer: {REFUSED}; see `kubectl config get-c"
+    ):
+        Kubectl().version()
+    done = CliRunner().invoke(cli, ["k8s", "doctor"])
+    assert "the cluster does not answer" in done.stdout and "memcache" not in done.output
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kubectl that prints what this file holds, and fails."""
+    take_as_kubectl(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n", tmp_path, monkeypatch)
+    return tmp_path / "said"
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "line"),
+    [
+        (f"{NOISE * 5}{REFUSED} - did you specify the right host or port?\n", OutsideError, f": {REFUSED};"),
+        (f"{NOISE}Error from server (Forbidden): not you\n", ConfigError, r"refuses: Error.*not you$"),
+        ("", ConfigError, "no reason given"),
+    ],
+    ids=["refused", "forbidden", "silent"],
+)
+def test_kubectls_last_sentence_is_taken(failing: Path, said: str, error: type[Exception], line: str) -> None:
+    failing.write_text(said)
+    with pytest.raises(error, match=line) as raised:
+        Kubectl().objects("jobs")
+    assert "memcache" not in str(raised.value)
+
+
+def test_a_server_whose_webhook_is_down_has_answered(failing: Path) -> None:
+    webhook = 'Error from server (InternalError): failed calling webhook "a": connect: connection refused'
+    failing.write_text(f"{NOISE}{webhook}\n")
+    assert Kubectl().refusals(TINY) == [webhook]

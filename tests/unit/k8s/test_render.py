@@ -1,22 +1,28 @@
-"""`scope k8s render`: files that any reader of YAML reads alike, and nothing of a person's is lost."""
+"""`scope k8s render`: files that any reader of YAML reads alike, and nothing of a person's is lost; `prepare/` and
+`evaluate/`: what a run needs on the volume before it starts, `scope eval` beside it, and where their pods run."""
 
+import shlex
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
+from scope_selfplay.cluster.check import schema_problems
 from scope_selfplay.cluster.folder import components_of, write_folder
 from scope_selfplay.cluster.objects import name_of
+from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs
 from scope_selfplay.config.cluster import amount
-from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.evaluation.commands import evaluate
+from tests.unit.k8s.conftest import TINY, rendered, with_components
 
-TINY = REPOSITORY / "k8s/runs/tiny"
 
-
-@pytest.mark.parametrize("name", ["1e3", "0x1f", "on", "y"])
+@pytest.mark.parametrize("name", ["1e3", "on"])
 def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Path) -> None:
     text = f"name: '{name}'\ndomain: embedded\niterations: 1\n"
     objects = rendered(with_components(tmp_path, TINY, text=text))
@@ -86,12 +92,121 @@ def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_p
     assert not found["r1"] & found["r2"]
 
 
-def test_what_comes_before_a_run_begins_with_its_secrets(tmp_path: Path) -> None:
-    text = (REPOSITORY / "k8s/runs/qwen3-8b/setup/run.yaml").read_text()
-    (tmp_path / "run.yaml").write_text(text)
-    said = render(tmp_path / "run.yaml", "--to", tmp_path).stderr
-    key = "kubectl create secret generic servers --from-literal=token=$(openssl rand -hex 32)"
-    assert f"before that: {key}; kubectl apply -k {tmp_path}/k8s/runs/qwen3-8b/shared; " in said
-    (tmp_path / "run.yaml").write_text(text.replace("  key_secret: servers\n", ""))
-    said = render(tmp_path / "run.yaml", "--to", tmp_path, "--force").stderr
-    assert f"before that: kubectl apply -k {tmp_path}/k8s/runs/qwen3-8b/shared; " in said
+PREPARE = {"model": "team/m0"}
+CLUSTER: dict[str, Any] = {"prepare": PREPARE, "judge": {"model": "/data/models/m0"}}
+RUN = {
+    "name": "r1",
+    "iterations": 1,
+    "model": {"path": "/data/models/m0"},
+    "corpus": {"path": "/data/corpus.jsonl"},
+}
+EVALUATE = {
+    "checkpoints": ["S_2", "S_0"],
+    "benchmarks": ["embedded", "popqa=/data/benchmarks/popqa"],
+    "options": ["--samples=4"],
+}
+
+
+def config_of(**cluster: Any) -> RunConfig:
+    return RunConfig.model_validate(RUN | {"cluster": CLUSTER | cluster})
+
+
+def jobs_of(top: Path, *components: str, **cluster: Any) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """The run's folder as `scope k8s render` writes it, and by name the pods of all Jobs in it."""
+    (top / "run.yaml").write_text(yaml.safe_dump(config_of(**cluster).model_dump(mode="json")))
+    more = [word for each in components for word in ("--component", each)]
+    done = CliRunner().invoke(cli, ["k8s", "render", str(top / "run.yaml"), "--to", str(top), *more])
+    assert done.exit_code == 0, done.output
+    folder = top / "k8s" / "runs" / "r1"
+    parts = [folder, *(folder / part for part in ("prepare", "prepare/warm-start", "evaluate"))]
+    bodies = [body for each in parts if each.is_dir() for body in rendered(each) if body["kind"] == "Job"]
+    return folder, {body["metadata"]["name"]: body["spec"]["template"]["spec"] for body in bodies}
+
+
+LABEL, HOST = {"scope/single-node": "true"}, {"kubernetes.io/hostname": "n1"}
+OF_ONE_NODE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "nfs"}
+
+
+@pytest.mark.parametrize(
+    ("components", "selector", "claim", "node"),
+    [
+        (["single-node"], {"pool": "a"}, {}, {"pool": "a", **LABEL}),
+        # Without rights on nodes.
+        ([], HOST, OF_ONE_NODE, HOST),
+    ],
+    ids=["label", "host"],
+)
+def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
+    components: list[str],
+    selector: dict[str, str],
+    claim: dict[str, Any],
+    node: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    warm_start = {"start": "/data/models/base", "trajectories": ["/data/t"]}
+    settings = {"pod": {"spec": {"nodeSelector": selector}}, "evaluate": EVALUATE}
+    settings |= {"prepare": PREPARE | {"warm_start": warm_start}} | ({"claim": claim} if claim else {})
+    folder, pods = jobs_of(tmp_path, *components, **settings)
+    (found,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
+    assert found["spec"].items() >= {"accessModes": ["ReadWriteOnce"], **claim}.items()
+    assert pods.keys() >= {"r1-evaluate", "r1-warm-start"}
+    assert {name: pod["nodeSelector"] for name, pod in pods.items()} == dict.fromkeys(pods, node)
+
+
+def test_what_no_job_brings_is_said() -> None:
+    judge = {"model": "/data/models/j"}
+    named = config_of(prepare={"model": "team/m0@abc", "judge": "team/j"}, judge=judge)
+    _, model, *others = prepare_jobs(named)["prepare"]
+    (container,) = model["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["--model", "team/m0", "--folder", "/data/models/m0", "--revision", "abc"]
+    names = [body["metadata"]["name"] for body in others]
+    assert names == ["r1-fetch-judge", "r1-fetch-encoder", "r1-build-index"]
+    loose = config_of(prepare={"encoder": None, "index": []}, judge=judge)
+    assert list(manual_steps(loose)) == [
+        "copy the model to /data/models/m0, or name its repository: cluster.prepare.model",
+        "copy the model to /data/models/j, or name its repository: cluster.prepare.judge",
+        "copy the corpus to /data/corpus.jsonl, or name its URL: cluster.prepare.corpus",
+    ]
+
+
+def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(tmp_path: Path) -> None:
+    corpus = {"urls": ["https://example.org/psgs.tsv.gz"], "sha256": "ab" * 32}
+    parts = {"urls": ["hf://datasets/a/b@c/part_aa", "hf://datasets/a/b@c/part_ab"], "sha256": "cd" * 32}
+    prepare = PREPARE | {"corpus": corpus, "vectors": parts}
+    folder, pods = jobs_of(tmp_path, "single-node", "namespace", prepare=prepare)
+    # Deleting the folder deletes no data.
+    assert {body["kind"] for body in rendered(folder / "prepare")} == {"Job"}
+    told = {name.removeprefix("r1-"): pod["containers"][0] for name, pod in pods.items()}
+    for name in ("fetch-corpus", "fetch-vectors"):
+        assert told[name]["command"] == ["scope", "index", "fetch"]
+    vectors = f"/data/corpus/vectors-{'cd' * 6}.faiss"
+    assert told["fetch-corpus"]["args"] == [
+        *("/data/corpus.jsonl", "--sha256", "ab" * 32, "--url", "https://example.org/psgs.tsv.gz")
+    ]
+    assert told["fetch-vectors"]["args"][0] == vectors
+    assert [word for word in told["fetch-vectors"]["args"] if word.startswith("hf:")] == parts["urls"]
+    assert told["build-index"]["args"][-2:] == ["--vectors", vectors]
+    assert list(manual_steps(config_of(prepare=prepare))) == []
+
+
+def test_an_evaluation_runs_the_command_on_the_runs_volume_with_its_servers(tmp_path: Path) -> None:
+    images = {"trainer": "gpu:1"}
+    folder, pods = jobs_of(tmp_path, evaluate=EVALUATE, key_secret="key", images=images)
+    assert schema_problems(rendered(folder / "evaluate")) == []
+    (container,) = pods["r1-evaluate"]["containers"]
+    assert container["image"] == "gpu:1"
+    assert [*container["command"], *container["args"]] == shlex.split(
+        "scope eval /data/runs/r1:S_2 --against /data/runs/r1:S_0 --benchmark embedded "
+        "--benchmark popqa=/data/benchmarks/popqa --set judge.endpoint.base_url=http://r1-judge:8000/v1 "
+        "--set judge.endpoint.api_key_env=VLLM_API_KEY --set search.url=http://r1-retriever:8000 "
+        "--set search.api_key_env=VLLM_API_KEY --root /data/runs/r1/benchmarks --samples=4"
+    )
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "VLLM_API_KEY" in {each["name"] for each in container["env"]}
+    # The words are those of the command.
+    with click.Context(evaluate) as context:
+        evaluate.parse_args(context, container["args"])
+    # NetworkPolicies let it call judge and retriever as they let a worker.
+    (job,) = [body for body in rendered(folder / "evaluate") if body["kind"] == "Job"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/component"], labels["scope/run"]) == ("worker", "r1")

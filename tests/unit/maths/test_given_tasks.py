@@ -1,20 +1,21 @@
-"""Files of questions with answers, and `scope math new` that writes some."""
+"""Files of questions with answers, and `scope math new` that writes some: each answer is computed again."""
 
 import json
+import random
+import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from scope_selfplay.base.errors import ConfigError, RecordError
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate, CandidateStatus, Check, Criterion, Priority, Role, Rollout
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.protocol import grade_answer
 from scope_selfplay.judge.rules import VerifierJudge
-from scope_selfplay.prompts.folder import load_pack, pack_path
-from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.rewards.problems import RUN_FILE, ProblemKind, math
+from scope_selfplay.rewards.problems import LEVELS, RUN_FILE, MathProblem, ProblemKind, latex, math, problems
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
 from scope_selfplay.stages.tasks import make_tasks
@@ -28,59 +29,28 @@ def written(folder: Path, *lines: object) -> str:
     return str(path)
 
 
-def test_a_question_becomes_an_accepted_task_with_a_criterion_that_needs_no_judge(tmp_path: Path) -> None:
-    path = written(
-        tmp_path, {"question": "1 + 1", "answer": "2"}, "", {"question": "2 + 2", "answer": "4", "id": "q2"}
-    )
-    first, second = read_given_tasks(path)
-    assert first.status is CandidateStatus.ACCEPTED and first.task is not None and first.rubric is not None
-    assert (first.task.text, first.task.reference, first.task.type) == ("1 + 1", "2", "question")
-    assert [each.check for each in first.rubric.criteria] == [Check.BOXED]
-    assert second.task is not None and second.task.id == "q2"
-    assert read_given_tasks(path)[0].id == first.id
+def criteria_of(candidate: Candidate) -> tuple[Criterion, ...] | None:
+    return None if candidate.rubric is None else candidate.rubric.criteria
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "expected"),
-    [
-        ("boxed", "Paris", False),
-        ("boxed", r"\boxed{Paris}", True),
-        ("text", "paris.", True),
-        ("text", r"So it is \boxed{the Paris}", True),
-        ("text", "Paris or Rome", False),
-    ],
-)
-async def test_a_short_answer_is_compared_as_its_question_says(
-    tmp_path: Path, check: str, answer: str, expected: bool
-) -> None:
-    (row,) = read_given_tasks(written(tmp_path, {"question": "?", "answer": "Paris", "check": check}))
-    assert row.task is not None and row.rubric is not None
-    rollout = Rollout(id="r", role=Role.SOLVER, checkpoint="S", subject_id="q", turns=(), answer=answer)
-    grade = await grade_answer(VerifierJudge(), row.task, row.rubric, rollout, key=("k",))
-    assert [verdict.value for verdict in grade.verdicts] == [expected]
-    assert [verdict.attempts for verdict in grade.verdicts] == [0]
-
-
-def test_an_answer_that_can_be_said_in_several_ways_is_left_to_the_judge(tmp_path: Path) -> None:
-    line = {"question": "When?", "answer": "14 March 1879", "check": "judge"}
-    (row,) = read_given_tasks(written(tmp_path, line))
-    assert row.rubric is not None
-    (criterion,) = row.rubric.criteria
-    assert (criterion.text, criterion.check) == ("Gives the right answer: 14 March 1879", None)
-
-
-def test_a_question_may_bring_its_rubric_or_leave_it_to_the_judge(tmp_path: Path) -> None:
-    weighed = {"text": "Explains spring tides.", "weight": 2}
+def test_a_question_becomes_an_accepted_task_with_what_its_answer_is_judged_by(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        {"question": "How do tides work?", "rubric": ["Names the Moon.", weighed]},
+        {"question": "2 + 2", "answer": "4", "id": "q2"},
+        "",
+        {"question": "When?", "answer": "14 March 1879", "check": "judge"},
         {"question": "Why is the sky blue?"},
     )
-    first, second = read_given_tasks(path)
-    assert first.rubric is not None and first.task is not None and first.task.reference is None
-    criteria = [(each.text, each.weight, each.check) for each in first.rubric.criteria]
-    assert criteria == [("Names the Moon.", 1.0, None), ("Explains spring tides.", 2.0, None)]
-    assert second.rubric is None and second.status is CandidateStatus.ACCEPTED
+    sums, asked, bare = read_given_tasks(path)
+    assert {each.status for each in (sums, asked, bare)} == {CandidateStatus.ACCEPTED}
+    assert sums.task is not None and bare.task is not None and bare.task.reference is None
+    assert (sums.task.id, sums.task.text, sums.task.reference) == ("q2", "2 + 2", "4")
+    assert [each.check for each in criteria_of(sums) or ()] == [Check.BOXED]
+    (criterion,) = criteria_of(asked) or ()
+    assert (criterion.text, criterion.check) == ("Gives the right answer: 14 March 1879", None)
+    # Left to the judge.
+    assert criteria_of(bare) is None
+    assert read_given_tasks(path)[1].id == asked.id
 
 
 def test_a_given_rubric_may_say_all_that_a_written_one_does(tmp_path: Path) -> None:
@@ -90,29 +60,50 @@ def test_a_given_rubric_may_say_all_that_a_written_one_does(tmp_path: Path) -> N
         {**named, "priority": "critical"},
         {"text": "Names the Moon.", "priority": "nice_to_have"},
         {"text": "Names the Sun.", "priority": "important", "weight": 2.5},
+        {"text": "Names Newton.", "weight": 2},
+        "Names Kepler.",
     ]
     (found,) = read_given_tasks(written(tmp_path, {"question": "How do tides work?", "rubric": rubric}))
-    assert found.rubric is not None
-    assert found.rubric.criteria == (
-        Criterion(**named, priority=Priority.CRITICAL, weight=3.0),
+    full, *others, weighed, plain = criteria_of(found) or ()
+    assert full == Criterion(**named, priority=Priority.CRITICAL, weight=3.0)
+    assert others == [
         Criterion(text="Names the Moon.", priority=Priority.BONUS, weight=1.0),
         Criterion(text="Names the Sun.", priority=Priority.IMPORTANT, weight=2.5),
-    )
+    ]
+    assert [(each.text, each.weight, each.check) for each in (weighed, plain)] == [
+        ("Names Newton.", 2.0, None),
+        ("Names Kepler.", 1.0, None),
+    ]
+
+
+async def test_a_short_answer_is_compared_as_its_question_says(tmp_path: Path) -> None:
+    for check, answer, expected in (
+        ("boxed", "Paris", False),
+        ("boxed", r"\boxed{Paris}", True),
+        ("text", "paris.", True),
+        ("text", r"So it is \boxed{the Paris}", True),
+        ("text", "Paris or Rome", False),
+    ):
+        (row,) = read_given_tasks(written(tmp_path, {"question": "?", "answer": "Paris", "check": check}))
+        assert row.task is not None and row.rubric is not None
+        rollout = Rollout(id="r", role=Role.SOLVER, checkpoint="S", subject_id="q", turns=(), answer=answer)
+        grade = await grade_answer(VerifierJudge(), row.task, row.rubric, rollout, key=("k",))
+        assert [(verdict.value, verdict.attempts) for verdict in grade.verdicts] == [(expected, 0)]
+
+
+GIVEN = {"question": "1 + 1", "answer": "2"}
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([{"question": "1 + 1"}, {"answer": "2"}], "tasks.jsonl:2: question: field required"),
+        ([GIVEN, {"answer": "2"}], "tasks.jsonl:2: question: field required"),
         ([{"question": "1 + 1", "rubric": [""]}], "tasks.jsonl:1: rubric.0"),
         ([{"question": "1 + 1", "rubric": [{"text": "Says 2.", "weight": 0}]}], "tasks.jsonl:1: rubric.0"),
-        ([{"question": "1", "rubric": [{"text": "A", "priority": "high"}]}], "tasks.jsonl:1: rubric.0"),
-        ([{"question": "1 + 1", "answer": "2"}, {"question": "", "answer": "2"}], ":2: question: "),
-        ([{"question": "1 + 1", "answer": "2", "anser": "3"}], ":1: anser: "),
-        ([{"question": "1 + 1", "answer": "2"}, "nonsense"], ":2: not JSON"),
-        ([{"question": "1 + 1", "answer": 2}], ":1: answer: "),
-        ([{"question": "1 + 1", "answer": "2"}] * 2, ":2: task-"),
-        ([{"question": "1 + 1", "answer": "2", "id": "../x"}], ":1: id: "),
+        ([{**GIVEN, "anser": "3"}], ":1: anser: "),
+        ([GIVEN, "nonsense"], ":2: not JSON"),
+        ([GIVEN, GIVEN], ":2: task-"),
+        ([{**GIVEN, "id": "../x"}], ":1: id: "),
         ([], "holds 0 candidates"),
     ],
 )
@@ -122,85 +113,41 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[object], said: str) -
     assert said in str(error.value)
 
 
-def test_what_is_neither_is_a_damaged_record_and_a_missing_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"tasks\.jsonl:1"):
-        read_given_tasks(written(tmp_path, "nonsense"))
-    with pytest.raises(ConfigError, match=r"solver\.tasks: nowhere is not a file"):
-        read_given_tasks("nowhere")
-
-
-def test_new_writes_problems_and_a_run_that_loads(tmp_path: Path) -> None:
+def test_new_writes_problems_and_runs_that_load(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     arguments = ["new", str(folder), "--count", "30", "--held-out", "12", "--level", "1", "--json"]
     done = CliRunner().invoke(math, arguments, catch_exceptions=False)
     assert json.loads(done.output)["train"] == 30
     config = load_config(folder / "run.yaml")
     assert (config.domain, config.solver.loss, config.judge.kind) == ("math", "cispo", "verifier")
-    train = read_given_tasks(str(config.solver.tasks))
-    held_out = read_given_tasks(str(config.compare.given), "compare.given")
-    assert (len(train), len(held_out)) == (30, 12)
-    texts = [{each.task.text for each in found if each.task} for found in (train, held_out)]
-    assert not texts[0] & texts[1]
+    train, held_out = (
+        {each.task.text for each in read_given_tasks(str(path)) if each.task}
+        for path in (config.solver.tasks, config.compare.given)
+    )
+    assert (len(train), len(held_out)) == (30, 12) and not train & held_out
     arena = load_config(folder / "reasoning_arena.yaml").solver
     assert (arena.tasks, arena.loss, arena.kl_beta) == (config.solver.tasks, "cispo", 0.0)
     assert (arena.reward.design, arena.routing.by if arena.routing else None) == ("live", "auto")
     again = CliRunner().invoke(math, ["new", str(folder)])
     assert again.exit_code != 0 and "nothing is written over" in str(again.exception)
+    # There are 2 * 29 * 29.
+    all_but_82 = ["--held-out", "1600", "--kind", "arithmetic", "--level", "1"]
+    refused = CliRunner().invoke(math, ["new", str(tmp_path / "x"), "--count", "100", *all_but_82])
+    assert "ask for fewer" in str(refused.exception)
+    assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(
-    "kinds", [[], *([kind] for kind in ProblemKind)], ids=lambda kinds: "-".join(kinds) or "all"
-)
-def test_new_works_with_its_defaults_at_any_seed_and_for_any_one_kind(
-    tmp_path: Path, seed: int, kinds: list[ProblemKind]
-) -> None:
-    """1,000 problems to train on and 200 held out, which is more than the smallest numbers have to give."""
-    options = [option for kind in kinds for option in ("--kind", kind.value)]
-    done = CliRunner().invoke(math, ["new", str(tmp_path / "sums"), "--seed", str(seed), *options])
-    assert done.exit_code == 0, done.exception
-    lines = [
-        (tmp_path / "sums" / name).read_text().splitlines() for name in ("train.jsonl", "held_out.jsonl")
-    ]
-    assert list(map(len, lines)) == [1000, 200]
-
-
-def test_too_many_problems_are_refused(tmp_path: Path) -> None:
-    arguments = ["new", str(tmp_path / "x"), "--count", "5000", "--kind", "arithmetic", "--level", "1"]
-    done = CliRunner().invoke(math, arguments)
-    assert "ask for fewer" in str(done.exception) and not (tmp_path / "x").exists()
-
-
-def test_the_pack_asks_for_a_box_and_for_no_search() -> None:
-    pack = load_pack(pack_path("math"))
-    prompt = pack.render(
-        PromptRole.SOLVER,
-        question="1 + 1",
-        max_search_turns=0,
-        search_syntax="<search>query</search>",
-        budget=None,
-    )
-    assert r"\boxed{" in prompt and "<answer>" in prompt and "search" not in prompt
-    assert pack.domain.gates == ()
-    # What stands outside of think tags is what the judge of Reasoning Arena compares.
-    assert "After </think> write out the solution" in prompt
-
-
-def settings(tmp_path: Path, model: Path) -> list[str]:
-    tasks = written(tmp_path, {"question": "1 + 1", "answer": "2"}, {"question": "2 + 2", "answer": "4"})
-    return [
-        f"model.path={model}",
-        f"solver.tasks={tasks}",
-        f"compare.given={tasks}",
-        "compare.tasks=1",
-    ]
+def settings(tmp_path: Path, model: Path, *lines: object) -> list[str]:
+    tasks = written(tmp_path, *lines)
+    return [f"model.path={model}", f"solver.tasks={tasks}", f"compare.given={tasks}", "compare.tasks=1"]
 
 
 @pytest.mark.integration
 def test_a_run_on_given_tasks_has_no_documents_and_takes_its_held_out_tasks_from_the_file(
     tmp_path: Path, model: Path
 ) -> None:
-    run = open_run(load_config(RUN_FILE, settings(tmp_path, model)), tmp_path / "runs", Progress())
+    given = settings(tmp_path, model, GIVEN, {"question": "2 + 2", "answer": "4"})
+    run = open_run(load_config(RUN_FILE, given), tmp_path / "runs", Progress())
     assert run.documents == [] and run.context.searcher.identity == "nothing"
     make_tasks(run, 0)
     folder = run.folder.stage(0, Stage.TASKS)
@@ -209,18 +156,63 @@ def test_a_run_on_given_tasks_has_no_documents_and_takes_its_held_out_tasks_from
     assert json.loads((folder.path / "documents.json").read_text()) == []
 
 
-def test_a_judge_that_writes_no_rubrics_is_refused_questions_without(tmp_path: Path, model: Path) -> None:
-    changes = [*settings(tmp_path, model), "solver.reward=rubric"]
-    written(tmp_path, {"question": "1 + 1"})
-    with pytest.raises(ConfigError, match=r"solver\.tasks: 1 of 1 questions have neither rubric nor answer"):
-        open_run(load_config(RUN_FILE, changes), tmp_path / "runs", Progress())
-
-
 @pytest.mark.parametrize(
-    "change",
-    ["solver.tasks=null", "compare.given=null", "solver.max_search_turns=3"],
+    ("change", "said"),
+    [
+        ("solver.tasks=null", r"corpus\.path: none .* set solver\.tasks"),
+        ("compare.given=null", r"corpus\.path: none .* set compare\.given"),
+        ("solver.max_search_turns=3", r"corpus\.path: none .* set solver\.max_search_turns"),
+        # The verifier writes no rubrics.
+        ("solver.reward=rubric", r"solver\.tasks: 1 of 1 questions have neither rubric nor answer"),
+    ],
 )
-def test_what_a_run_without_documents_cannot_do_is_refused(tmp_path: Path, model: Path, change: str) -> None:
-    config = load_config(RUN_FILE, [*settings(tmp_path, model), change])
-    with pytest.raises(ConfigError, match=rf"corpus\.path: none .* set {change.partition('=')[0]}"):
+def test_what_a_run_without_documents_cannot_do_is_refused(
+    tmp_path: Path, model: Path, change: str, said: str
+) -> None:
+    line = {"question": "1 + 1"} if "rubric" in change else GIVEN
+    config = load_config(RUN_FILE, [*settings(tmp_path, model, line), change])
+    with pytest.raises(ConfigError, match=said):
         open_run(config, tmp_path / "runs", Progress())
+
+
+def read(answer: str) -> Fraction:
+    found = re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", answer)
+    if found:
+        return Fraction(int(found[2]), int(found[3])) * (-1 if found[1] else 1)
+    return Fraction(answer)
+
+
+def value(expression: str) -> Fraction:
+    exact = re.sub(r"(\d+)", r"Fraction(\1)", expression)
+    return Fraction(eval(exact, {"Fraction": Fraction}))
+
+
+def solution_holds(problem: MathProblem) -> bool:
+    x, text = read(problem.answer), problem.question
+    match ProblemKind(problem.kind):
+        case ProblemKind.ARITHMETIC | ProblemKind.FRACTIONS:
+            return value(text) == x
+        case ProblemKind.EQUATION:
+            left, right = text.removeprefix("Solve for x: ").split("=")
+            return all_at(left, x) == all_at(right, x)
+        case ProblemKind.WORDS:
+            a, b, *c = map(int, re.findall(r"\d+", text))
+            expected = {1: a + b, 2: a * b + (c or [0])[0], 3: Fraction(b * (c or [0])[0], a)}
+            return expected[problem.level] == x
+
+
+def all_at(side: str, x: Fraction) -> Fraction:
+    total = Fraction(0)
+    for sign, number, unknown in re.findall(r"(-?)\s*(\d+)(x?)", side):
+        total += int(number) * (x if unknown else 1) * (-1 if sign else 1)
+    return total
+
+
+@pytest.mark.parametrize("kind", ProblemKind)
+def test_every_answer_solves_its_problem(kind: ProblemKind) -> None:
+    found = problems(random.Random(1), 150, kinds=[kind])
+    assert len({each.question for each in found}) == 150
+    assert all(solution_holds(each) for each in found)
+    assert {each.level for each in found} == set(LEVELS)
+    # Fractions are reduced.
+    assert all(latex(read(each.answer)) == each.answer for each in found)

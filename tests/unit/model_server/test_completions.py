@@ -33,41 +33,29 @@ def read(**changes: Any) -> CompletionRequest:
     return read_request(body, vocabulary=100, max_length=32)
 
 
-def test_a_whole_request_is_read() -> None:
+def test_a_request_is_read_and_what_it_leaves_out_is_as_in_vllm() -> None:
     asked = read()
     assert asked.request.prompt_ids == (5, 6, 7) and asked.request.max_tokens == 10
     assert (asked.temperature, asked.request.greedy, asked.seed) == (0.7, False, 2**63 - 1)
     assert asked.stop_token_ids == [9] and asked.stop == ["</x y>"]
-
-
-def test_little_is_needed_and_the_rest_is_as_in_vllm() -> None:
-    asked = read_request(b'{"prompt": [1]}', vocabulary=100, max_length=32)
-    assert asked.request.max_tokens == 16 and asked.seed is None and asked.temperature == 1.0
-    assert not asked.return_token_ids and asked.logprobs is None
-
-
-def test_temperature_zero_is_greedy() -> None:
     assert read(temperature=0).request.greedy
+    least = read_request(b'{"prompt": [1]}', vocabulary=100, max_length=32)
+    assert least.request.max_tokens == 16 and least.seed is None and least.temperature == 1.0
+    assert not least.return_token_ids and least.logprobs is None
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"prompt": "text"}, "prompt is text: Input should be a valid list"),
-        ({"prompt": []}, r"prompt is \[\]: List should have at least 1 item"),
-        ({"prompt": [[1]]}, r"prompt.0 is \[1\]: Input should be a valid integer"),
         ({"prompt": [100]}, "prompt holds 100, expected token ids below 100"),
         ({"max_tokens": 30}, "with a prompt of 3 tokens it exceeds the context of 32"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"temperature": -1}, "temperature is -1"),
-        ({"seed": -1}, "seed is -1"),
         ({"seed": 2**63}, "too large a number"),
         ({"stop": [1]}, r"stop.0 is 1: Input should be a valid string"),
         ({"stop": "x", "include_stop_str_in_output": False}, "include_stop_str_in_output"),
         ({"logprobs": 5}, "logprobs is 5: Input should be 0"),
         ({"n": 2}, "n is 2, expected 1"),
         ({"stream": True}, "stream is True, expected False"),
-        ({"top_p": 1.5}, "top_p is 1.5: Input should be less than or equal to 1"),
         ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs is .* does not know it"),
     ],
 )

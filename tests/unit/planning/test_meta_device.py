@@ -89,9 +89,13 @@ def walk(model: Any, monkeypatch: pytest.MonkeyPatch, copies: int = 1) -> Walked
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes"), [(2, 1), (4, 1), (4, 2)], ids=["two", "four", "four on two nodes"]
+    ("name", "gpus", "nodes"),
+    [
+        *((name, 4, 1) for name in SHAPES),
+        ("qwen3-small", 2, 1),
+        *((name, 4, 2) for name in ("olmo-3-7b", "qwen3-small-tied")),
+    ],
 )
-@pytest.mark.parametrize("name", SHAPES)
 def test_shards_and_gathered_units_are_those_that_fsdp2_makes(
     name: str, gpus: int, nodes: int, ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

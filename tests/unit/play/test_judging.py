@@ -1,7 +1,13 @@
-"""A person in the judge's place: shown what a judge is shown, never what it said; counted against it afterwards."""
+"""A person in the judge's place: shown what a judge is shown, counted against it, at a script or a terminal."""
 
 import json
+import os
+import pty
 import re
+import select
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
 from tests.unit.store.runs import rewrite, write_run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -41,8 +47,12 @@ def stats(folder: RunFolder, section: str) -> Any:
 
 def test_every_reply_is_kept_and_counted_against_the_judge(folder: RunFolder) -> None:
     # The gate (the judge: yes), then two criteria of two answers (no, no / yes, no).
-    done = play(folder, "judge", "--task", "task-1-002", replies=["y", "n", "y the year is there", "y", "?"])
+    replies = ["y", "n", "y the year is there", "y <b>so</b>", "?"]
+    done = play(folder, "judge", "--task", "task-1-002", replies=replies)
     assert done.exit_code == 0 and "It is said." not in done.stdout and "about the source" not in done.stdout
+    # A prompt is shown whole once, and then by what is new.
+    assert done.stdout.count("Decide whether") <= 1 + done.stdout.count("gate_source")
+    assert "Identifies the builder." in done.stdout and "Provides the year." in done.stdout
     said = HumanFolder(folder).verdicts()
     assert [verdict.value for verdict in said] == [True, False, True, True, None]
     assert said[2].reasoning == "the year is there" and said[2].person == "ann"
@@ -53,6 +63,12 @@ def test_every_reply_is_kept_and_counted_against_the_judge(folder: RunFolder) ->
     # What could not be said is no disagreement.
     assert rows["criteria"][:2] == ["0.667", "3"]
     assert "judge alone yes 0, person alone yes 1" in rows["criteria"][2]
+    # People are on every page.
+    task = CliRunner().invoke(cli, ["tasks", "show", str(folder.path), "task-1-002"]).stdout
+    assert "What people said" in task and "<b>so</b>" in task
+    page = folder.path / "report.html"
+    shown = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(page)])
+    assert shown.exit_code == 0 and "<h2>People</h2>" in page.read_text()
 
 
 def test_a_sample_goes_on_where_the_person_stopped(folder: RunFolder) -> None:
@@ -63,12 +79,6 @@ def test_a_sample_goes_on_where_the_person_stopped(folder: RunFolder) -> None:
     assert len(questions) == 8 and len(set(questions)) == 8
     other = play(folder, "judge", "--n", "6", replies=["y"] * 6, person="bob")
     assert other.exit_code == 0, "another person is asked anew, in another order"
-
-
-def test_a_prompt_is_shown_whole_once_and_then_by_what_is_new(folder: RunFolder) -> None:
-    shown = play(folder, "judge", "--task", "task-1-002", replies=["y"] * 5).stdout
-    assert shown.count("Decide whether") <= 1 + shown.count("gate_source")
-    assert "Identifies the builder." in shown and "Provides the year." in shown
 
 
 def test_a_reply_that_is_none_names_its_line(folder: RunFolder) -> None:
@@ -88,19 +98,73 @@ def test_two_checkpoints_are_compared_blind_and_in_both_places(folder: RunFolder
     _, duel = stats(folder, "People").splitlines()
     assert duel.startswith("S_2 against S_1, blind: ") and sum(map(int, re.findall(r" (\d)", duel))) == 7
     assert isinstance(play(folder, "judge", "S_1", "S_2", replies=["1"]).exception, UserError)
+    equal = play(folder, "judge", "S_0", "S_1", replies=["1"]).exception
+    assert isinstance(equal, UserError) and "no two different answers" in str(equal)
 
 
-def test_equal_answers_are_no_question(folder: RunFolder) -> None:
-    done = play(folder, "judge", "S_0", "S_1", replies=["1"])
-    assert isinstance(done.exception, UserError) and "no two different answers" in str(done.exception)
+BACKSPACE, CTRL_D, ESCAPE = "\x7f", "\x04", "\x1b"
 
 
-def test_people_are_on_every_page(folder: RunFolder) -> None:
-    play(folder, "judge", "--task", "task-1-002", replies=["y", "n", "y", "y <b>so</b>", "?"])
-    shown = CliRunner().invoke(cli, ["report", str(folder.path)]).stdout
-    assert "== People" in shown and "gate_source" in shown.split("== People")[1]
-    task = CliRunner().invoke(cli, ["tasks", "show", str(folder.path), "task-1-002"]).stdout
-    assert "What people said" in task and "<b>so</b>" in task
-    report = folder.path / "report.html"
-    assert CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(report)]).exit_code == 0
-    assert "<h2>People</h2>" in report.read_text() and "gate_source" in report.read_text()
+class Terminal:
+    """A command at a pseudo-terminal of 24 rows and 80 columns."""
+
+    def __init__(self, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        command = [sys.executable, "-m", "scope_selfplay.cli", *words]
+        environment = os.environ | {"TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
+        # A session of its own, so that keys become signals as at a real terminal.
+        self._process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.text, self._read = "", 0
+
+    def wait_for(self, words: str) -> None:
+        """Until the words are printed after those waited for before; asked where its cursor is, a terminal answers."""
+        while words not in self.text[self._read :]:
+            ready, _, _ = select.select([self._master], [], [], 120)
+            assert ready, f"{words!r} did not come; there is {self.text[-2000:]!r}"
+            try:
+                new = os.read(self._master, 65536).decode("utf-8", "replace")
+            except OSError:
+                raise AssertionError(f"ended without {words!r}: {self.text[-2000:]!r}") from None
+            if "\x1b[6n" in new:
+                self.type("\x1b[1;1R")
+            self.text += new
+        self._read = self.text.index(words, self._read) + len(words)
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def end(self) -> int:
+        deadline = time.monotonic() + 120
+        while self._process.poll() is None and time.monotonic() < deadline:
+            ready, _, _ = select.select([self._master], [], [], 1)
+            try:
+                self.text += os.read(self._master, 65536).decode("utf-8", "replace") if ready else ""
+            except OSError:
+                break
+        code = self._process.wait(timeout=120)
+        os.close(self._master)
+        return code
+
+
+def test_keys_are_edited_lines_are_added_and_leaving_keeps_what_was_finished(folder: RunFolder) -> None:
+    pytest.importorskip("prompt_toolkit", reason="needs the play extra")
+    terminal = Terminal("play", "judge", str(folder.path), "--task", "task-1-002", "--person", "ann")
+    terminal.wait_for("y/n/?>")
+    terminal.type("nx" + BACKSPACE + " so" + ESCAPE + "\rit seems\r")
+    terminal.wait_for("question 2 of 5")
+    terminal.wait_for("y/n/?>")
+    terminal.type("perhaps\r")
+    terminal.wait_for("is no reply")
+    terminal.wait_for("y/n/?>")
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0 and "1 of 5 questions answered" in terminal.text
+    (verdict,) = HumanFolder(folder).verdicts()
+    assert verdict.value is False and verdict.reasoning == "so\nit seems"
+
+
+def test_without_a_terminal_there_is_one_line_that_names_answers(folder: RunFolder) -> None:
+    found = CliRunner().invoke(cli, ["play", "judge", str(folder.path)]).exception
+    assert isinstance(found, UserError) and "needs a terminal; give --answers FILE" in str(found)

@@ -15,39 +15,28 @@ FAMILIES = ["qwen2.5", "qwen3", "olmo3"]
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("opened", [True, False])
 @pytest.mark.parametrize(
-    ("role", "typed", "read"),
+    ("role", "typed", "thinking", "read"),
     [
-        (Role.SOLVER, "Who is it?\n/search  Orsk   mill", ("Who is it?", "Orsk mill", None, None)),
-        (
-            Role.SOLVER,
-            "/answer It is the heron.\nIn two lines.",
-            ("", None, "It is the heron.\nIn two lines.", None),
-        ),
-        (
-            Role.CHALLENGER,
-            "Both facts.\n/task Name the heron.",
-            ("Both facts.", None, None, "Name the heron."),
-        ),
+        (Role.SOLVER, "Who is it?\n/search  Orsk   mill", "Who is it?", {"query": "Orsk mill"}),
+        (Role.SOLVER, "/answer The heron.\nIn two lines.", "", {"answer": "The heron.\nIn two lines."}),
+        (Role.CHALLENGER, "Facts.\n/task Name the heron.", "Facts.", {"task": "Name the heron."}),
     ],
 )
 def test_a_command_becomes_a_turn_that_reads_back(
-    name: str, opened: bool, role: Role, typed: str, read: tuple[str, str | None, str | None, str | None]
+    name: str, opened: bool, role: Role, typed: str, thinking: str, read: dict[str, str]
 ) -> None:
     family = dialect(name)
     parts = family.parse(turn_of(typed, family, role, opened=opened))
-    thinking = read[0] if read[0] or opened else None
-    assert (parts.thinking, parts.query, parts.answer, parts.task) == (thinking, *read[1:])
+    assert parts.thinking == (thinking if thinking or opened else None)
+    assert {key: getattr(parts, key) for key in ("query", "answer", "task")} == {
+        **dict.fromkeys(("query", "answer", "task")),
+        **read,
+    }
 
 
 @pytest.mark.parametrize(
     ("typed", "reason"),
-    [
-        ("I only think.", "no command"),
-        ("/search", "needs a text"),
-        ("/task Write this.", "no command"),
-        ("/answer It is <answer>this</answer>.", "tag"),
-        ("</think> out\n/answer this", "tag"),
-    ],
+    [("I only think.", "no command"), ("/search", "needs a text"), ("</think> out\n/answer this", "tag")],
 )
 def test_what_is_no_turn_is_refused_with_a_reason(typed: str, reason: str) -> None:
     with pytest.raises(UnfinishedTurnError, match=reason):

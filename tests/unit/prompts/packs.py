@@ -70,12 +70,10 @@ def prompt_text(role: str, inputs: Sequence[str], body: str) -> str:
 
 TAUGHT_PACK = {
     "domain": "title: Tiny\njudge: lexical\ntask_types:\n  ask: {description: Ask for facts.}\n",
-    "challenger": prompt_text(
-        "challenger", ["document_text", "search_turns"], "{{ search_turns }}: {{ document_text }}"
-    ),
+    "challenger": prompt_text("challenger", ["document_text"], "{{ document_text }}"),
     "challenger_next": prompt_text("challenger_next", [], "next"),
     "challenger_invalid": prompt_text("challenger_invalid", [], "again"),
     "challenger_final": prompt_text("challenger_final", [], "task"),
-    "solver": prompt_text("solver", ["question"], "{{ question }}"),
+    "solver": prompt_text("solver", ["question"], '{"a": {"b": [1]}} \\boxed{A} {x} {{ question }}'),
 }
 """The smallest pack: a lexical judge, and a policy that learnt its protocol by training."""

@@ -7,8 +7,8 @@ import pytest
 from scope_selfplay.base.errors import PromptError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.commands import new_pack
-from scope_selfplay.prompts.folder import check_pack, load_pack
-from scope_selfplay.prompts.pack import JudgeKind, diff_packs
+from scope_selfplay.prompts.folder import check_pack, load_pack, pack_path, shipped_prompts
+from scope_selfplay.prompts.pack import JudgeKind
 from scope_selfplay.prompts.roles import PromptRole
 from tests.unit.prompts.packs import PROMPTS, TAUGHT_PACK, copy_wikipedia, prompt_text, replace_in, write_pack
 
@@ -20,31 +20,28 @@ def solver_text(first_line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new"),
+    ("file", "old", "new", "changes"),
     [
-        ("grade.md", "Be strict", "Be very strict"),
-        ("grade.md", "Be strict", "Be  strict"),
-        ("grade.md", "native_thinking]", "native_thinking ]"),
-        ("kustomization.yaml", "generatorOptions:", "# by hand\ngeneratorOptions:"),
-        ("domain.yaml", "{1: 4, 2: 3, 3: 2}", "{1: 4, 2: 3, 3: 3}"),
-        ("domain.yaml", "title: Wikipedia", "title: The Wikipedia"),
-        ("domain.yaml", "[entity, source, safety]", "[entity, source]"),
-        ("domain.yaml", "enabled: false", "enabled: true"),
-        ("domain.yaml", "# Searches that", "# The searches that"),
-        ("domain.yaml", "gates: [entity, source, safety]", "gates:  [entity,source,safety]"),
-        ("domain.yaml", "enabled: false", "enabled: false\njudge: model"),
+        ("grade.md", "Be strict", "Be  strict", True),
+        ("grade.md", "native_thinking]", "native_thinking ]", True),
+        ("kustomization.yaml", "generatorOptions:", "# by hand\ngeneratorOptions:", False),
+        ("domain.yaml", "{1: 4, 2: 3, 3: 2}", "{1: 4, 2: 3, 3: 3}", True),
+        ("domain.yaml", "title: Wikipedia", "title: The Wikipedia", True),
+        ("domain.yaml", "[entity, source, safety]", "[entity, source]", True),
+        ("domain.yaml", "enabled: false", "enabled: true", True),
+        ("domain.yaml", "# Searches that", "# The searches that", False),
+        ("domain.yaml", "gates: [entity, source, safety]", "gates:  [entity,source,safety]", False),
+        ("domain.yaml", "enabled: false", "enabled: false\njudge: model", False),
     ],
 )
 def test_the_hash_changes_exactly_when_a_prompt_or_a_setting_does(
-    tmp_path: Path, file: str, old: str, new: str
+    tmp_path: Path, file: str, old: str, new: str, changes: bool
 ) -> None:
     pack = copy_wikipedia(tmp_path)
     before = load_pack(pack)
     replace_in(pack / file, old, new)
     after = load_pack(pack)
-    assert (before.hash == after.hash) == (before.files() == after.files())
-    says_nothing_new = file == "kustomization.yaml" or new.startswith(("# The", "gates:  ")) or "judge" in new
-    assert (before.hash == after.hash) == says_nothing_new
+    assert (before.hash != after.hash) == (before.files() != after.files()) == changes
 
 
 def test_place_and_line_ends_and_a_byte_order_mark_do_not_count_for_the_hash(tmp_path: Path) -> None:
@@ -63,29 +60,16 @@ def test_a_domain_inherits_what_it_does_not_say(tmp_path: Path) -> None:
         "  planning: {enabled: false}\n  brief:\n    description: A legal brief.\n"
     )
     pack = load_pack(write_pack(tmp_path / "law", domain=domain, solver=solver_text("You know the law.")))
-    parent = load_pack(tmp_path / "wikipedia")
-    assert (pack.domain.name, pack.domain.title, pack.domain.corpus) == ("law", "Law", parent.domain.corpus)
-    assert (pack.domain.gates, pack.domain.search_turns) == ((Gate.ENTITY,), {2: 1})
-    types = {kind.name: kind for kind in pack.domain.task_types}
-    assert list(types) == [kind.name for kind in parent.domain.task_types] + ["brief"]
-    assert (types["writing"].weight, types["writing"].description) == (
-        3,
-        parent.domain.task_types[3].description,
-    )
-    enabled = [kind.name for kind in pack.domain.task_types if kind.enabled]
-    assert enabled == ["long_form_qa", "summarisation", "writing", "brief"]
+    parent, own = load_pack(tmp_path / "wikipedia"), pack.domain
+    assert (own.name, own.title, own.corpus) == ("law", "Law", parent.domain.corpus)
+    assert (own.gates, own.search_turns) == ((Gate.ENTITY,), {2: 1})
+    inherited = {kind.name: kind for kind in parent.domain.task_types}
+    types = {kind.name: kind for kind in own.task_types}
+    assert list(types) == [*inherited, "brief"] and not types["planning"].enabled
+    assert types["writing"] == inherited["writing"].model_copy(update={"weight": 3})
     assert pack.render(PromptRole.SOLVER, question="Q").startswith("You know the law.")
     values = {"task": "T", "answer": "A", "criterion": "C"}
     assert pack.render(PromptRole.GRADE, **values) == parent.render(PromptRole.GRADE, **values)
-
-
-def test_inheritance_goes_over_several_domains_and_the_nearest_wins(tmp_path: Path) -> None:
-    copy_wikipedia(tmp_path)
-    write_pack(tmp_path / "law", domain=EXTENDING, solver=solver_text("law"))
-    near = write_pack(tmp_path / "tax", domain="title: Tax\nextends: law\n")
-    assert load_pack(near).render(PromptRole.SOLVER, question="Q").startswith("law")
-    (near / "solver.md").write_text(solver_text("tax"), encoding="utf-8")
-    assert load_pack(near).render(PromptRole.SOLVER, question="Q").startswith("tax")
 
 
 def test_a_change_in_an_extended_domain_changes_the_hash_unless_it_is_overridden(tmp_path: Path) -> None:
@@ -98,6 +82,9 @@ def test_a_change_in_an_extended_domain_changes_the_hash_unless_it_is_overridden
     assert load_pack(child).hash == before
     replace_in(parent / "grade.md", "Be strict", "Be stern")
     assert load_pack(child).hash != before
+    # Inheritance goes over several domains.
+    near = write_pack(tmp_path / "tax", domain="title: Tax\nextends: law\n")
+    assert load_pack(near).render(PromptRole.SOLVER, question="Q").startswith("law")
 
 
 def test_the_files_of_a_resolved_pack_load_alone_with_the_same_hash_and_name(tmp_path: Path) -> None:
@@ -112,48 +99,24 @@ def test_the_files_of_a_resolved_pack_load_alone_with_the_same_hash_and_name(tmp
     assert load_pack(copy).hash == pack.hash
 
 
-def test_a_difference_shows_the_changed_lines_of_each_file(tmp_path: Path) -> None:
-    pack = copy_wikipedia(tmp_path)
-    before = load_pack(pack)
-    replace_in(pack / "grade.md", "Be strict", "Be stern")
-    replace_in(pack / "domain.yaml", "{1: 4, 2: 3, 3: 2}", "{1: 4, 2: 3, 3: 9}")
-    shown = diff_packs(before, load_pack(pack)).splitlines()
-    assert [line for line in shown if line.startswith("+++")] == [
-        "+++ wikipedia/domain.yaml",
-        "+++ wikipedia/grade.md",
-    ]
-    changed = [line for line in shown if line[0] in "+-" and line[:3] not in ("+++", "---")]
-    assert changed[:2] == ["-  3: 2", "+  3: 9"]
-    assert len(changed) == 4
-    assert "Be stern" in changed[3]
-
-
 def test_a_lexical_judge_needs_the_policys_prompts_only(tmp_path: Path) -> None:
     pack = load_pack(write_pack(tmp_path / "tiny", **TAUGHT_PACK))
     assert pack.domain.judge is JudgeKind.LEXICAL
-    assert pack.render(PromptRole.SOLVER, question="who made glass ?") == "who made glass ?"
+    # Braces of JSON and LaTeX stay.
+    assert pack.render(PromptRole.SOLVER, question="who?") == '{"a": {"b": [1]}} \\boxed{A} {x} who?'
     assert PromptRole.GRADE not in pack.roles
-
-
-def test_a_pack_with_a_lexical_judge_still_has_its_other_mistakes_found(tmp_path: Path) -> None:
-    files = TAUGHT_PACK | {
-        "grade": prompt_text("grade", ["task"], "{{ task }}"),
-        "solver": prompt_text("solver", [], "answer"),
-    }
-    messages = " ".join(problem.what for problem in check_pack(write_pack(tmp_path / "tiny", **files)))
-    for said in ("never mentions <score>", "never uses {{ answer }}"):
-        assert said in messages
     # A policy that was taught must still be shown its subject.
-    assert "never uses {{ question }}, which a solver prompt must show" in messages
+    problems = check_pack(write_pack(tmp_path / "tiny", solver=prompt_text("solver", [], "answer")))
+    assert "never uses {{ question }}, which a solver" in " ".join(problem.what for problem in problems)
 
 
 @pytest.mark.parametrize(
     ("domain", "extends", "message"),
     [
         ("taken", None, "exists already"),
-        ("Law!", None, "small letters, digits and hyphens"),
-        ("../law", None, "small letters, digits and hyphens"),
+        ("../Law!", None, "small letters, digits and hyphens"),
         ("law", "wikipeda", r"did you mean wikipedia\?"),
+        ("embedded", None, "name of a pack that ships"),
     ],
 )
 def test_a_new_pack_is_refused_before_anything_is_written(
@@ -164,3 +127,21 @@ def test_a_new_pack_is_refused_before_anything_is_written(
     with pytest.raises(PromptError, match=message):
         new_pack(tmp_path, domain, extends)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_bare_name_is_a_shipped_pack_or_one_below_prompts_and_one_with_a_slash_that_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("wikipedia"), Path("prompts/wikipedia")):
+        write_pack(folder, domain="title: Mine\n")
+    assert pack_path("wikipedia") == shipped_prompts() / "wikipedia" == PROMPTS / "wikipedia"
+    assert pack_path("./wikipedia") == pack_path("wikipedia/") == Path("wikipedia")
+    assert pack_path(str(Path("wikipedia").resolve())) == Path("wikipedia").resolve()
+    with pytest.raises(PromptError, match=r"prompts/math: no such folder"):
+        pack_path("prompts/math")
+    write_pack(Path("law"), domain=EXTENDING)
+    with pytest.raises(PromptError, match=r"so write \./law$"):
+        pack_path("law")
+    write_pack(Path("prompts/law"), domain=EXTENDING)
+    assert pack_path("law") == Path("prompts/law")

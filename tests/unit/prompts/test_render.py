@@ -1,18 +1,16 @@
 """What a model reads: golden texts, one pass over values, strict inputs."""
 
 import os
-from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import PromptError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
-from tests.unit.prompts.packs import REPOSITORY, SAMPLES, TAUGHT_PACK, prompt_text, write_pack
+from tests.unit.prompts.packs import REPOSITORY, SAMPLES
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "prompts"
 
@@ -46,6 +44,7 @@ def test_rendered_prompts_equal_the_golden_files(pack: Pack) -> None:
     assert golden == {name: text + "\n" for name, text in prompts.items()}
 
 
+@settings(max_examples=30)
 @given(task=st.text(), answer=st.text(), criterion=st.text())
 def test_a_rendering_is_the_template_with_the_values_put_in_once(
     pack: Pack, task: str, answer: str, criterion: str
@@ -58,22 +57,13 @@ def test_a_rendering_is_the_template_with_the_values_put_in_once(
     assert pack.render(PromptRole.GRADE, **values) == "".join(pieces.get(c, c) for c in expected)
 
 
-def test_an_input_that_is_lacking_or_outside_the_contract_is_refused(pack: Pack) -> None:
+def test_an_input_that_is_lacking_or_outside_the_contract_and_a_role_that_a_pack_lacks_are_refused(
+    pack: Pack,
+) -> None:
     lacking = r"solver prompt: .* lacking inputs \['max_search_turns', 'result_syntax', 'search_syntax'\]"
     with pytest.raises(TypeError, match=lacking):
         pack.render(PromptRole.SOLVER, question="Why?")
     with pytest.raises(TypeError, match=r"foreign inputs \['document'\]"):
         pack.render(PromptRole.of_gate(Gate.ENTITY), task="Why?", document="hidden")
-
-
-def test_json_and_latex_braces_of_a_template_stay(tmp_path: Path) -> None:
-    body = '{"a": {"b": [1]}} \\boxed{A} {x}'
-    files = TAUGHT_PACK | {"solver": prompt_text("solver", ["question"], body + " {{ question }}")}
-    pack = load_pack(write_pack(tmp_path / "tiny", **files))
-    assert pack.render(PromptRole.SOLVER, question="Q") == f"{body} Q"
-
-
-def test_a_role_that_a_pack_lacks_is_a_users_mistake(pack: Pack) -> None:
-    bare = pack.model_copy(update={"prompts": ()})
-    with pytest.raises(PromptError, match=r"has no grade prompt; add grade\.md"):
-        bare.render(PromptRole.GRADE, task="t", answer="a", criterion="c")
+    with pytest.raises(PromptError, match=r"has no solver prompt; add solver\.md"):
+        pack.model_copy(update={"prompts": ()}).render(PromptRole.SOLVER, question="Why?")

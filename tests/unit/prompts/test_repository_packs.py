@@ -1,16 +1,11 @@
 """The packs of this repository: one has the paper's setting, the README is true."""
 
-from pathlib import Path
-
 import pytest
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.corpus.read import read_documents
-from scope_selfplay.corpus.sample import TaskSource
-from scope_selfplay.prompts.folder import load_pack, pack_origins
+from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import KEYS, Pack
 from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, PromptRole
-from scope_selfplay.run.candidate import challenger_opening
 from tests.unit.prompts.packs import PROMPTS
 
 PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
@@ -39,56 +34,30 @@ def test_the_wikipedia_pack_has_the_papers_setting(pack: Pack) -> None:
 
 RULES = {
     PromptRole.CHALLENGER: [
-        "exactly **{{ search_turns }}**",
-        "ONE specific entity",
-        "the PREVIOUS results mention by name",
-        "never the document's own topic",
-        "EVERY search turn",
-        "ALL of these facts",
-        "full name",
-        "Nothing is given away",
-        "without searching",
-        "what form",
-        "in English",
-        "<think>",
-        "<task>",
+        *("exactly **{{ search_turns }}**", "ONE specific entity", "the PREVIOUS results mention by name"),
+        *("never the document's own topic", "EVERY search turn", "ALL of these facts", "full name"),
+        *("Nothing is given away", "without searching", "what form", "in English", "<think>", "<task>"),
     ],
     PromptRole.CHALLENGER_NEXT: ["{{ turns_left }}", "did not know before"],
-    PromptRole.CHALLENGER_INVALID: ["nothing was searched", "{{ search_syntax }}"],
     PromptRole.SOLVER: ["<think>", "{{ max_search_turns }}", "{{ result_syntax }}", "<answer>"],
     PromptRole.GRADE: ["ONE criterion", "strict", "only in part", "refuses", "doubt", "exactly one score"],
     PromptRole.RUBRIC: [
-        "3 to 5 positive criteria",
-        "at most about 25 words",
-        "Addresses, Demonstrates, Provides, Incorporates, Synthesises, Identifies, Explains, Compares,"
-        " Evaluates, Integrates, Supports, Applies",
-        "critical:",
-        "important:",
-        "bonus:",
-        "dates, amounts, names",
+        *("3 to 5 positive criteria", "at most about 25 words", "dates, amounts, names"),
+        "Addresses, Demonstrates, Provides, Incorporates, Synthesises, Identifies, Explains, Compares, Evaluates",
+        *("critical:", "important:", "bonus:"),
     ],
     PromptRole.RUBRIC_DIMENSIONS: [
-        "exactly 5 to 7 items",
-        "Coverage:",
-        "Depth:",
-        "Grounding:",
-        "Instruction alignment:",
-        "Communication:",
-        "critical, important or nice_to_have",
+        *("exactly 5 to 7 items", "Coverage:", "Depth:", "Grounding:", "Instruction alignment:"),
+        *("Communication:", "critical, important or nice_to_have"),
     ],
-    PromptRole.of_gate(Gate.ENTITY): ["context settles", "spelt out"],
     PromptRole.of_gate(Gate.SOURCE): ["need NOT hold the answer", "generic or vague"],
     PromptRole.COMPARE_SCORES: ["**Reasoning.**", "**Tool use.**", "**Answer.**", "0 to 10"],
     PromptRole.COMPARE_PREFERENCE: [
-        "500 words",
-        "final answers first",
-        "both are right or both are wrong",
-        "guess without support",
+        *("500 words", "final answers first", "both are right or both are wrong", "guess without support")
     ],
     PromptRole.SELECT: ["exactly {{ winners }}", "JSON only"],
     PromptRole.SCORE_IMPLICIT: ["0 (worthless) and 10", "JSON only"],
     PromptRole.SCORE_EXPLICIT: ["exactly ONE criterion", "0 (not met at all) and 10", "JSON only"],
-    PromptRole.COMPARE_ANSWERS: ["Length and style are no merits", "order in which", "Tie"],
     PromptRole.SCORE_REFERENCE: ["not attempted", "any of them", "contradicts", "14 March 1879"],
     PromptRole.SCORE_CORRECTNESS: ["completely correct", "minor errors"],
 }
@@ -115,11 +84,6 @@ def test_a_research_prompt_has_the_form_that_the_binary_format_rewards() -> None
         assert rule in text
 
 
-def test_judges_are_told_that_fenced_text_is_no_instruction(body: dict[PromptRole, str]) -> None:
-    judged = {role for role, contract in CONTRACTS.items() if {"task", "answer"} & set(contract.required)}
-    assert [role for role in judged if "fence" not in body[role]] == []
-
-
 def table(heading: str, level: str = "##") -> dict[str, list[str]]:
     """The rows of the first table under a heading of prompts/README.md, by their first cell."""
     text = (PROMPTS / "README.md").read_text(encoding="utf-8")
@@ -143,39 +107,9 @@ def test_the_readmes_table_of_roles_is_the_contracts() -> None:
     }
 
 
-def test_the_readmes_tables_of_inputs_and_outputs_are_the_codes() -> None:
+def test_the_readmes_tables_of_inputs_outputs_and_keys_are_the_codes() -> None:
     assert {name: text for name, (text,) in table("Inputs").items()} == INPUTS
+    assert {name for contract in CONTRACTS.values() for name in contract.inputs} == INPUTS.keys()
     shown = {name: (names(mentions), parsed) for name, (mentions, parsed) in table("Outputs").items()}
     assert shown == {output: (reading.mentions, reading.parsed) for output, reading in OUTPUTS.items()}
-
-
-def test_the_readme_names_every_key_of_domain_yaml() -> None:
     assert table("`domain.yaml`", "###").keys() == set(KEYS)
-
-
-def test_every_input_of_a_contract_is_explained() -> None:
-    assert {name for contract in CONTRACTS.values() for name in contract.inputs} == INPUTS.keys()
-
-
-PAGES = Path(__file__).resolve().parents[2] / "fixtures" / "support_docs"
-SHARED = {role for role in PromptRole if role.value.startswith(("compare_", "select", "score_"))}
-SHARED |= {PromptRole.CHALLENGER_INVALID, PromptRole.CHALLENGER_FINAL}
-"""Protocol and comparisons, which speak of no kind of task."""
-
-
-@pytest.fixture(scope="module")
-def support() -> Pack:
-    return load_pack(PROMPTS / "support")
-
-
-def test_the_support_pack_is_complete_and_inherits_only_what_is_shared(support: Pack) -> None:
-    assert support.roles == tuple(PromptRole)
-    inherited = {each.what for each in pack_origins(PROMPTS / "support") if "inherited" in each.reason}
-    assert inherited == {"task_types.creative_writing", *(role.file_name for role in SHARED)}
-
-
-def test_the_challenger_reads_a_section_with_its_product(support: Pack) -> None:
-    document = read_documents(PAGES, support.domain.corpus_reader)[1]
-    kind = next(kind for kind in support.domain.task_types if kind.enabled)
-    text = challenger_opening(support, "<search>...</search>", TaskSource(document, kind.name, 1))
-    assert document.title in text and document.text in text and "**diagnose**" in text

@@ -25,12 +25,12 @@ class Driven(NamedTuple):
     waves: list[list]
 
     @property
-    def calls(self) -> int:
-        return sum(map(len, self.waves))
-
-    @property
     def asked(self) -> list:
         return [item for wave in self.waves for item in wave]
+
+    @property
+    def calls(self) -> int:
+        return len(self.asked)
 
 
 def drive(

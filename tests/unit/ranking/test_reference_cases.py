@@ -53,10 +53,8 @@ def check_group_tournament_calls(case: Case) -> None:
     for (n, size, winners, final, repeats), calls, rounds in columns(
         case, "K_G_Kwin_Kfinal_M", "calls", "rounds_per_repeat"
     ):
-        topology = group_tournament(
-            n, random.Random(0), group_size=size, winners=winners, final=final, repeats=repeats
-        )
-        driven = drive(topology, best_of(range(n), winners))
+        shape = {"group_size": size, "winners": winners, "final": final, "repeats": repeats}
+        driven = drive(group_tournament(n, random.Random(0), **shape), best_of(range(n), winners))
         assert (driven.calls, len(driven.waves)) == (calls, rounds)
 
 
@@ -66,8 +64,8 @@ def check_min_max(case: Case) -> None:
 
 
 def check_rank_rewards(case: Case) -> None:
-    strengths = [-float(rank) for rank in case["input"]["ranks"]]
-    assert rank_rewards(strengths) == pytest.approx(case["expected"]["r"], abs=case["tol"])
+    rewards = rank_rewards([-float(rank) for rank in case["input"]["ranks"]])
+    assert rewards == pytest.approx(case["expected"]["r"], abs=case["tol"])
 
 
 def played_in_both_orders(straight: Outcome, swapped: Outcome) -> tuple[Outcome, ComparisonGraph]:
@@ -104,19 +102,17 @@ def check_bracket_slots(case: Case) -> None:
 
 
 def check_group_tournament_run(case: Case) -> None:
-    given = case["input"]
-    topology = group_tournament(
-        given["K"],
-        Unshuffled(),
-        group_size=given["G"],
-        winners=given["K_win"],
-        final=given["K_final"],
-        repeats=given["M"],
-    )
+    given, expected = case["input"], case["expected"]
+    shape = {
+        "group_size": given["G"],
+        "winners": given["K_win"],
+        "final": given["K_final"],
+        "repeats": given["M"],
+    }
+    topology = group_tournament(given["K"], Unshuffled(), **shape)
     driven = drive(topology, lambda group: sorted(group)[: given["K_win"]])
-    assert driven.strengths == case["expected"]["s"]
-    assert driven.calls == case["expected"]["calls"]
-    assert min_max(driven.strengths, 0.0) == pytest.approx(case["expected"]["r_eps0"], abs=case["tol"])
+    assert (driven.strengths, driven.calls) == (expected["s"], expected["calls"])
+    assert min_max(driven.strengths, 0.0) == pytest.approx(expected["r_eps0"], abs=case["tol"])
 
 
 def check_bradley_terry(case: Case) -> None:

@@ -2,9 +2,8 @@ import random
 from collections import Counter
 from itertools import combinations
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import Match
@@ -12,20 +11,29 @@ from scope_selfplay.ranking.topologies import (
     LiveLeaderboard,
     anchor,
     double_elimination,
-    round_robin,
+    group_tournament,
     single_elimination,
     swiss,
 )
-from tests.unit.ranking.judges import DESIGNS, drive, failing, live, lower_number, perfect, qualities
-
-RANDOM_DESIGNS = ["double_elimination", "swiss", "live", "balanced"]
+from tests.unit.ranking.judges import (
+    DESIGNS,
+    Unshuffled,
+    best_of,
+    drive,
+    failing,
+    live,
+    lower_number,
+    perfect,
+    qualities,
+)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("share", [0.15, 0.6, 1.0])
 def test_exactly_the_entrants_without_a_verdict_have_no_strength(design: str, share: float) -> None:
+    """One entrant alone has none."""
     for seed in range(60):
-        n = 2 + seed % 12
+        n = 1 + seed % 13
         judge = failing(perfect(qualities(n, seed)), share, seed)
         judged: set[int] = set()
 
@@ -38,106 +46,64 @@ def test_exactly_the_entrants_without_a_verdict_have_no_strength(design: str, sh
         assert {entrant for entrant, strength in enumerate(strengths) if strength is not None} == judged
 
 
-@pytest.mark.parametrize("design", [design for design in DESIGNS if "elimination" not in design])
-def test_equal_scores_everywhere_put_all_who_played_alike_level(design: str) -> None:
-    """A bracket has to let somebody through."""
-    strengths = drive(DESIGNS[design](8, random.Random(0)), lambda _: Outcome(3.0, 3.0)).strengths
-    assert len(set(strengths)) == 1
+SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 16]
+LEAST = {"round_robin": 0.99, "balanced": 0.99, "single_elimination": 0.95, "anchor": 0.93, "live": 0.85}
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_one_entrant_alone_is_never_judged(design: str) -> None:
-    driven = drive(DESIGNS[design](1, random.Random(0)), lower_number)
-    assert (driven.strengths, driven.calls) == ([None], 0)
+def test_a_perfect_judge_puts_the_best_first_and_eight_in_order(design: str) -> None:
+    """The order by Kendall's tau-a, ties counting as neither concordant nor discordant."""
+    for n in SIZES:
+        firsts, taus = [], []
+        for seed in range(100):
+            quality = qualities(n, seed)
+            strengths = drive(DESIGNS[design](n, random.Random(seed)), perfect(quality)).strengths
+            firsts.append(strengths[quality.index(max(quality))] == max(strengths))
+            gaps = np.subtract.outer(strengths, strengths) * np.subtract.outer(quality, quality)
+            taus.append(np.sign(gaps).sum() / (n * (n - 1)))
+        # With 16 traces the live pool of three no longer holds every strong one (ranking table: at least 85 %).
+        assert np.mean(firsts) >= (0.85 if (design, n) == ("live", 16) else 1.0), n
+        assert n != 8 or np.mean(taus) >= LEAST.get(design, 0.0)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_the_level_of_the_scores_of_a_call_does_not_matter(design: str) -> None:
-    quality = qualities(7, 1)
-    moods = random.Random(2)
-
-    def moody(match: Match) -> Outcome:
-        mood = moods.gauss(0.0, 5.0)
-        return Outcome(quality[match.first] + mood, quality[match.second] + mood)
-
-    plain = drive(DESIGNS[design](7, random.Random(3)), perfect(quality)).strengths
-    assert drive(DESIGNS[design](7, random.Random(3)), moody).strengths == pytest.approx(plain)
-
-
-@pytest.mark.parametrize("design", DESIGNS)
-def test_the_same_seed_asks_the_same_questions_and_another_one_others(design: str) -> None:
-    judge = perfect(qualities(9, 4))
-    runs = [drive(DESIGNS[design](9, random.Random(5)), judge) for _ in range(2)]
-    assert runs[0] == runs[1]
-    plans = {str(drive(DESIGNS[design](8, random.Random(seed)), lower_number).waves) for seed in range(20)}
-    assert len(plans) == (20 if design in RANDOM_DESIGNS else 1)
-
-
-@pytest.mark.parametrize("n", range(2, 65))
-def test_a_bracket_gives_byes_to_the_top_seeds_and_eliminates_all_but_the_champion_once(n: int) -> None:
-    driven = drive(single_elimination(n), lower_number)
-    playing = Counter(entrant for match in driven.waves[1] for entrant in match)
-    slots = 1 << (n - 1).bit_length()
-    assert set(range(n)) - set(playing) == set(range(slots - n))
-    assert set(playing.values()) == {1}
-    lost = Counter(max(match) for wave in driven.waves[1:] for match in wave)
-    assert lost == Counter(range(1, n))
-    assert (driven.calls, len(driven.waves)) == (2 * (n - 1), 1 + (n - 1).bit_length())
-
-
-@pytest.mark.parametrize("n", range(2, 65))
-def test_double_elimination_gives_everybody_a_second_chance_and_no_third(n: int) -> None:
-    for seed in range(3):
-        driven = drive(double_elimination(n, random.Random(seed)), lower_number)
+def test_double_elimination_gives_everybody_a_second_chance_and_no_third() -> None:
+    for n in range(2, 65):
+        driven = drive(double_elimination(n, random.Random(n)), lower_number)
         assert driven.calls == 2 * (n - 1)
         assert len(driven.waves) <= 2 * (n - 1).bit_length()
         lost = Counter(max(match) for match in driven.asked)
         # No second final: who comes to it unbeaten is eliminated by one defeat there. Here 0 never loses.
         assert lost == Counter(dict.fromkeys(range(1, n), 2))
+        out = {max(match): number for number, wave in enumerate(driven.waves) for match in wave}
+        lasted = [out[each] for each in sorted(out, key=driven.strengths.__getitem__)]
+        assert lasted == sorted(lasted)
 
 
-def test_the_better_seed_goes_on_when_the_bracket_has_no_verdict() -> None:
-    waves = iter(range(100))
-
-    def only_the_seeding(match: Match) -> Outcome | None:
-        return lower_number(match) if next(waves) < 7 else None
-
-    # The anchor, number 0, beats everybody by a margin of 1.
-    driven = drive(single_elimination(8), only_the_seeding)
-    seeds = [0, 1, 2, 3, 4, 5, 6, 7]
-    assert [sorted(match) for match in driven.waves[3]] == [seeds[:2]]
+@pytest.mark.parametrize("said", [None, Outcome(5.0, 5.0)])
+def test_the_better_seed_goes_on_when_a_bracket_match_has_no_verdict_or_is_tied(said: Outcome | None) -> None:
+    """Where seeds are drawn by chance, the lower number without a verdict."""
+    calls = iter(range(100))
+    # The anchor, number 0, beats everybody in the first wave.
+    driven = drive(single_elimination(8), lambda match: lower_number(match) if next(calls) < 7 else said)
+    assert [sorted(match) for match in driven.waves[3]] == [[0, 1]]
     assert driven.strengths[0] == 7.0
-
-
-def test_the_lower_number_goes_on_when_a_random_bracket_has_no_verdict() -> None:
-    driven = drive(double_elimination(8, random.Random(1)), lambda _: None)
+    driven = drive(double_elimination(8, random.Random(1)), lambda _: said)
     through = {min(match) for match in driven.waves[0]}
     assert {entrant for match in driven.waves[1][:2] for entrant in match} == through
 
 
-def test_a_tied_bracket_match_goes_to_the_better_seed() -> None:
-    tie = Outcome(5.0, 5.0)
-    driven = drive(single_elimination(4), lambda match: lower_number(match) if 0 in match else tie)
-    assert sorted(driven.waves[2][0]) == [0, 1]
-
-
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 32, 33])
-def test_swiss_gives_nobody_a_second_bye_and_lets_no_pair_meet_twice(n: int) -> None:
-    for seed in range(50):
-        driven = drive(swiss(n, random.Random(seed)), perfect(qualities(n, seed)))
-        byes = Counter(entrant for wave in driven.waves for entrant in set(range(n)) - {*sum(wave, ())})
-        assert set(byes.values()) <= {1} and byes.total() == n % 2 * len(driven.waves)
-        met = Counter(frozenset(match) for match in driven.asked)
-        assert set(met.values()) == {1}
-
-
-@pytest.mark.parametrize("n", [4, 8, 16])
-def test_swiss_pairs_equal_records(n: int) -> None:
-    for seed in range(50):
-        won = Counter[int]()
-        for wave in drive(swiss(n, random.Random(seed)), lower_number).waves:
-            assert all(won[match.first] == won[match.second] for match in wave)
+def test_swiss_pairs_equal_records_gives_nobody_a_second_bye_and_lets_no_pair_meet_twice(n: int) -> None:
+    for seed in range(40):
+        driven = drive(swiss(n, random.Random(seed)), lower_number)
+        byes, won, met = Counter[int](), Counter[int](), Counter[frozenset[int]]()
+        for wave in driven.waves:
+            assert n not in (4, 8, 16, 32) or all(won[one] == won[other] for one, other in wave)
             won.update(min(match) for match in wave)
+            met.update(map(frozenset, wave))
+            byes.update(set(range(n)) - {*sum(wave, ())})
+        assert set(met.values()) == {1}
+        assert set(byes.values()) <= {1} and byes.total() == n % 2 * len(driven.waves)
 
 
 def test_swiss_places_equal_wins_by_the_wins_of_those_whom_they_met() -> None:
@@ -162,27 +128,17 @@ def test_the_anchor_is_worth_nothing_on_the_scale_of_margins_and_its_mean_on_tha
     assert drive(anchor(3, score="own"), judge).strengths == [5.5, 8.0, 4.0]
 
 
-@settings(max_examples=50)
-@given(n=st.integers(2, 40))
-def test_a_round_robin_shows_everybody_first_as_often_as_second(n: int) -> None:
-    lead = Counter[int]()
-    for match in drive(round_robin(n), lower_number).asked:
-        lead[match.first] += 1
-        lead[match.second] -= 1
-    assert max(map(abs, lead.values())) <= 1
+def leads(matches: list[Match]) -> Counter[int]:
+    """How much more often each was shown first than second."""
+    lead = Counter(match.first for match in matches)
+    lead.subtract(match.second for match in matches)
+    return lead
 
 
-@settings(max_examples=50)
-@given(order=st.permutations(range(9)), seed=st.integers(0, 1000))
-def test_a_live_newcomer_meets_three_different_earlier_entrants(order: list[int], seed: int) -> None:
-    driven = drive(live(order), perfect(qualities(9, seed)))
-    arrived = {order[0]}
-    for newcomer, wave in zip(order[1:], driven.waves, strict=True):
-        opponents = {entrant for match in wave for entrant in match} - {newcomer}
-        assert all(newcomer in match for match in wave)
-        assert opponents <= arrived
-        assert len(wave) == len(opponents) == min(len(arrived), 3)
-        arrived.add(newcomer)
+def test_a_live_board_shows_nobody_first_much_more_often_than_second() -> None:
+    for seed in range(100):
+        driven = drive(live(random.Random(seed).sample(range(16), 16)), perfect(qualities(16, seed)))
+        assert max(map(abs, leads(driven.asked).values())) <= 2
 
 
 def test_a_live_board_does_not_wait_for_verdicts() -> None:
@@ -199,11 +155,42 @@ def test_a_live_board_does_not_wait_for_verdicts() -> None:
         board.join(4)
 
 
-def test_a_live_board_shows_nobody_first_much_more_often_than_second() -> None:
-    for seed in range(100):
-        order = random.Random(seed).sample(range(16), 16)
-        lead = Counter[int]()
-        for match in drive(live(order), perfect(qualities(16, seed))).asked:
-            lead[match.first] += 1
-            lead[match.second] -= 1
-        assert max(map(abs, lead.values())) <= 2
+PAIRS = {"group_size": 2, "winners": 1, "final": 1, "repeats": 1}
+
+
+@pytest.mark.parametrize("n", [3, 5, 9, 17, 31, 33])
+def test_nobody_gets_a_second_bye_while_others_had_none_and_byes_are_scored_as_other_rounds(n: int) -> None:
+    for seed in range(20):
+        quality = qualities(n, seed)
+        driven = drive(group_tournament(n, random.Random(seed), **PAIRS), best_of(quality, 1))
+        alive, byes, met, won = set(range(n)), Counter[int](), Counter[int](), Counter[int]()
+        for wave in driven.waves:
+            playing = {entrant for group in wave for entrant in group}
+            resting = alive - playing
+            assert len(resting) == len(alive) % 2
+            assert all(byes[entrant] == min(byes[other] for other in alive) for entrant in resting)
+            byes.update(resting)
+            met.update(playing)
+            winners = {max(group, key=quality.__getitem__) for group in wave}
+            won.update(winners)
+            alive = resting | winners
+        scores = [won[entrant] * (1 + byes[entrant] / met[entrant]) for entrant in range(n)]
+        assert driven.strengths == pytest.approx(scores)
+
+
+def test_the_repeats_run_side_by_side_and_each_is_shuffled() -> None:
+    """So that a judge who prefers what is shown first does not always reward the same numbers."""
+    driven = drive(group_tournament(8, random.Random(0), **PAIRS | {"repeats": 4}), lambda group: group[:1])
+    assert [len(wave) for wave in driven.waves] == [16, 8, 4]
+    assert len({str(driven.waves[0][start : start + 4]) for start in range(0, 16, 4)}) == 4
+    runs = (drive(group_tournament(8, random.Random(seed), **PAIRS), lambda g: g[:1]) for seed in range(40))
+    assert {run.strengths.index(3.0) for run in runs} == set(range(8))
+
+
+def test_a_tournament_that_could_not_end_and_winners_that_are_not_of_the_group_are_refused() -> None:
+    for wrong in ({"winners": 2}, {"winners": 0}, {"group_size": 4, "winners": 2}, {"repeats": 0}):
+        with pytest.raises(ValueError, match="a group tournament needs"):
+            next(group_tournament(8, random.Random(0), **{**PAIRS, **wrong}))
+    for verdict in ([], [7], [0, 1], [0, 0]):
+        with pytest.raises(ValueError, match="were to be chosen"):
+            drive(group_tournament(4, Unshuffled(), **PAIRS), lambda _, verdict=verdict: verdict)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +26,14 @@ def test_the_best_rows_are_those_of_a_stable_sort(values: list[int], topk: int) 
     assert [hit.row for hit in best_rows(scores, topk)] == expected[:topk]
 
 
-async def test_a_query_that_is_a_title_finds_that_article_first(coast: list[Document]) -> None:
+async def test_a_query_that_is_a_title_finds_that_article_first_and_unknown_words_nothing(
+    coast: list[Document],
+) -> None:
     searcher = bm25_searcher(coast)
     assert (await found(searcher, "Aldmoor"))[0] == "aldmoor"
     assert (await found(searcher, "aldmoor?"))[0] == "aldmoor"
     assert (await found(searcher, "the lighthouse of aldmoor"))[0] == "lamp"
-
-
-async def test_a_query_without_a_known_word_finds_nothing(coast: list[Document]) -> None:
-    assert await found(bm25_searcher(coast), "zyzzyva") == []
+    assert await found(searcher, "zyzzyva") == []
 
 
 @pytest.mark.parametrize(("query", "topk"), [("", 3), ("  \n", 3), ("Aldmoor", 0), ("Aldmoor", -1)])
@@ -52,16 +49,14 @@ class Broken:
         raise RuntimeError("the index library gave up")
 
 
-async def test_a_fault_of_the_index_is_a_search_error_and_not_an_empty_answer(coast: list[Document]) -> None:
-    searcher = InProcessSearcher(Broken(), Passages.from_documents(coast), "x")  # type: ignore[arg-type]
+async def test_a_fault_of_the_index_and_another_corpus_are_search_errors_and_no_empty_answer(
+    coast: list[Document],
+) -> None:
+    passages = Passages.from_documents(coast)
     with pytest.raises(SearchError, match="gave up"):
-        await searcher.search("Aldmoor", 3)
-
-
-def test_an_index_of_another_corpus_is_refused(coast: list[Document]) -> None:
-    index = Bm25Index.build(Passages.from_documents(coast))
+        await InProcessSearcher(Broken(), passages, "x").search("Aldmoor", 3)  # type: ignore[arg-type]
     with pytest.raises(SearchError, match="6 rows, the corpus 5"):
-        InProcessSearcher(index, Passages.from_documents(coast[:-1]), "x")
+        InProcessSearcher(Bm25Index.build(passages), Passages.from_documents(coast[:-1]), "x")
 
 
 @pytest.mark.parametrize(("texts", "lacking"), [([], "empty"), (["..."], "no word")])
@@ -70,26 +65,22 @@ def test_a_corpus_without_words_is_refused(texts: list[str], lacking: str) -> No
         bm25_searcher([Document(id="a", title="", text=text) for text in texts])
 
 
-def test_a_saved_index_answers_like_the_one_in_memory(tmp_path: Path, coast: list[Document]) -> None:
+def test_a_saved_index_answers_like_the_one_in_memory_and_a_damaged_one_is_named(
+    tmp_path: Path, coast: list[Document]
+) -> None:
     index = Bm25Index.build(Passages.from_documents(coast))
     index.save(tmp_path)
     queries = ["Aldmoor", "lamp of the lighthouse", "zyzzyva"]
-    assert Bm25Index.open(tmp_path).search(queries, 3) == index.search(queries, 3)
-
-
-def test_a_damaged_saved_index_is_a_record_error(tmp_path: Path, coast: list[Document]) -> None:
-    Bm25Index.build(Passages.from_documents(coast)).save(tmp_path)
+    best = [best_rows(index.scores(query), 3) for query in queries]
+    assert Bm25Index.open(tmp_path).search(queries, 3) == best
     (tmp_path / "title_rows.npy").write_bytes(b"garbage")
     with pytest.raises(RecordError, match=r"title_rows\.npy: cannot be opened"):
         Bm25Index.open(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("word", "stem"),
-    [("cities", "city"), ("horses", "horse"), ("glass", "glass"), ("virus", "virus"), ("bus", "bus")],
-)
-def test_plurals_lose_their_ending(word: str, stem: str) -> None:
-    assert singular(word) == stem
+def test_plurals_lose_their_ending() -> None:
+    words = ("cities", "horses", "glass", "virus", "bus")
+    assert [singular(word) for word in words] == ["city", "horse", "glass", "virus", "bus"]
 
 
 @pytest.mark.integration
@@ -99,12 +90,4 @@ async def test_three_passages_hold_the_gold_one_for_most_questions(world_data: P
     hits = [question["passage_id"] in await found(searcher, question["question"]) for question in questions]
     recall = sum(hits) / len(hits)
     print(f"BM25 recall@3 of the gold passage: {recall:.3f} over {len(hits)} questions")
-    assert recall >= 0.95  # measured 1.000, and .966 on real passages (docs/retrieval.md)
-
-
-@pytest.mark.integration
-def test_the_in_process_searcher_loads_no_heavy_library() -> None:
-    heavy = ("torch", "faiss", "onnxruntime", "transformers")
-    code = f"import sys, retrieval.client; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert recall >= 0.95  # measured 1.000, and .966 on real passages (docs/operate/serving.md)

@@ -40,19 +40,6 @@ from scope_selfplay.rewards.equations import group_advantages
 from scope_selfplay.rewards.measures import joined_values
 
 UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
-JUDGED = [
-    "implicit",
-    "explicit",
-    "pairwise",
-    "pointwise",
-    "win_rate",
-    "tournament_grpo_2_1_1",
-    "tournament_grpo_4_2_2",
-    "arenarl",
-    "live",
-    "balanced",
-]
-"""Presets that ask a judge to compare or to score; `rubric` has criteria graded."""
 TASK = Task(id="t1", text="Why?", type="long_form_qa", document_id="d1", reference="eight")
 RUBRIC = Rubric(
     task_id="t1",
@@ -123,13 +110,11 @@ def worth(answer: str | None, criterion: Criterion | None = None) -> float:
 
 
 def outcome(first: float, second: float, *, style: Style) -> Reply[Outcome]:
-    found = Outcome(first, second) if style.is_scored else preference(first, second)
-    return Reply(found, Verdict(value=True))
-
-
-def preference(first: float, second: float) -> Outcome:
-    share = 0.5 if first == second else float(first > second)
-    return Outcome(share, 1 - share)
+    """Both scores, or the shares of who is preferred."""
+    if not style.is_scored:
+        first = 0.5 if first == second else float(first > second)
+        second = 1 - first
+    return Reply(Outcome(first, second), Verdict(value=True))
 
 
 def rollout(

@@ -11,7 +11,6 @@ from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import Question, Reply, ScoreQuestion
 from tests.reference_files import read_reference, reference_cases
 from tests.unit.reward_designs.scripted import (
-    JUDGED,
     RUBRIC,
     TASK,
     UNREADABLE,
@@ -22,82 +21,60 @@ from tests.unit.reward_designs.scripted import (
     rollouts,
 )
 
-RELATIVE = JUDGED[2:3] + JUDGED[4:]
-WITH_FORMAT = ("implicit", "explicit", "pairwise", "tournament_grpo_2_1_1", "tournament_grpo_4_2_2")
+TOURNAMENT_GRPO = ("pairwise", "tournament_grpo_2_1_1", "tournament_grpo_4_2_2")
+RELATIVE = (*TOURNAMENT_GRPO, "win_rate", "arenarl", "live", "balanced")
+WITH_FORMAT = ("implicit", "explicit", *TOURNAMENT_GRPO)
 
 
-@pytest.mark.parametrize("preset", ["rubric", *JUDGED])
-def test_a_rollout_that_failed_has_no_reward_and_enters_nothing(preset: str) -> None:
-    judge = ScriptedJudge()
-    group = [*rollouts("9 9 9", "1 1 1", "5 5 5"), rollout(3, "0 0 0", failed=True)]
-    rewards = reward({"reward": preset}, judge, group).rewards[0]
-    assert rewards[3] is None and None not in rewards[:3]
-    assert not any("0 0 0" in asked for asked in judge.asked)
-
-
-@pytest.mark.parametrize("preset", JUDGED)
+@pytest.mark.parametrize("preset", ["implicit", "explicit", "pointwise", *RELATIVE])
 @pytest.mark.parametrize("answer", [None, "", "Final answer:"])
 def test_without_a_valid_answer_the_reward_is_zero_and_its_format_part(
     preset: str, answer: str | None
 ) -> None:
+    """A rollout that failed has none at all; neither enters anything."""
     judge = ScriptedJudge()
-    rewards = reward({"reward": preset}, judge, rollouts("9 9 9", answer, "1 1 1", "5 5 5")).rewards[0]
+    group = [*rollouts("9 9 9", answer, "1 1 1", "5 5 5"), rollout(4, "0 0 0", failed=True)]
+    rewards = reward({"reward": preset}, judge, group).rewards[0]
     whole = 0.0 if answer is None or preset not in WITH_FORMAT else 0.5 if preset == "explicit" else 1.0
-    assert rewards[1] == whole
-    assert not any(str(answer) in asked[1:] for asked in judge.asked)
-
-
-async def test_an_explicit_reward_without_an_answer_needs_no_criteria_in_the_rubric_of_the_task() -> None:
-    config = SolverConfig(reward="explicit")
-    group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=()), rollouts("", "9 9 9"))
-    found = await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
-    assert found[0] == 0.5
-
-
-@pytest.mark.parametrize("preset", JUDGED)
-def test_a_group_with_more_than_a_quarter_missing_is_masked(preset: str) -> None:
-    judge = ScriptedJudge(fails=["9 9 9", "8 8 8", "7 7 7"])
-    found = reward({"reward": preset}, judge, rollouts("9 9 9", "8 8 8", "7 7 7", "1 1 1"))
-    assert found.rewards == [[None] * 4]
-    assert found.metrics["masked"] == 1.0
+    assert rewards[1] == whole and rewards[4] is None and None not in rewards[:4]
+    assert not any({str(answer), "0 0 0"} & set(asked[1:]) for asked in judge.asked)
 
 
 def test_up_to_a_quarter_missing_leaves_the_others_their_rewards() -> None:
-    group = rollouts("9", "8", "7", "1")
-    for settings, expected in (
-        ({"design": "pointwise"}, [[None, 0.8, 0.7, 0.1]]),
-        ({"design": "pointwise", "max_missing": 0.24}, [[None] * 4]),
+    for settings, expected, missing in (
+        ({"design": "pointwise"}, [None, 0.8, 0.7, 0.1], 0.25),
+        ({"design": "pointwise", "max_missing": 0.24}, [None] * 4, 0.25),
+        # No call told anything about the first.
+        ({"design": "win_rate", "max_missing": 1}, [None, 0.9, 0.5, 0.1], 0.5),
     ):
-        found = reward({"reward": settings}, ScriptedJudge(fails=["9"]), group)
-        assert found.rewards == expected
-        assert found.metrics["judge_missing"] == 0.25
+        found = reward({"reward": settings}, ScriptedJudge(fails=["9"]), rollouts("9", "8", "7", "1"))
+        assert found.rewards == [pytest.approx(expected)]
+        assert (found.metrics["judge_missing"], found.metrics["masked"]) == (
+            missing,
+            expected.count(None) / 4,
+        )
 
 
-def test_an_entrant_that_no_call_told_anything_about_has_no_reward() -> None:
-    settings = {"reward": {"design": "win_rate", "max_missing": 1}}
-    found = reward(settings, ScriptedJudge(fails=["9"]), rollouts("9", "8", "1"))
-    assert found.rewards == [[None, 0.9, pytest.approx(0.1)]]
+class Half(ScriptedJudge):
+    """Says nothing of the third criterion."""
 
-
-def test_a_criterion_without_score_is_left_out_of_an_explicit_reward() -> None:
-    class Half(ScriptedJudge):
-        async def ask(self, question: Question[Any]) -> Reply[Any]:
-            match question:
-                case ScoreQuestion(rubric=Criterion(text="third")):
-                    return Reply(None, UNREADABLE)
-            return await super().ask(question)
-
-    settings = {"reward": {"design": "explicit", "max_missing": 0.5}}
-    (found,) = reward(settings, Half(), rollouts("8 5 10", "0 0 0")).rewards
-    assert found[0] == pytest.approx(0.5 * ((3 * 0.8 + 2 * 0.5) / 5 + 1))
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        match question:
+            case ScoreQuestion(rubric=Criterion(text="third")):
+                return Reply(None, UNREADABLE)
+        return await super().ask(question)
 
 
 @pytest.mark.parametrize(
-    ("weights", "expected"),
-    [((1, 1, 1), (3 * 0.8 + 2 * 0.5 + 1.0) / 6), ((1, 5, 2), (0.8 + 5 * 0.5 + 2 * 1.0) / 8)],
+    ("judge", "weights", "expected"),
+    [
+        (ScriptedJudge, (1, 1, 1), (3 * 0.8 + 2 * 0.5 + 1.0) / 6),
+        (ScriptedJudge, (1, 5, 2), (0.8 + 5 * 0.5 + 2 * 1.0) / 8),
+        (Half, (1, 1, 1), (3 * 0.8 + 2 * 0.5) / 5),
+    ],
 )
 async def test_an_explicit_reward_uses_the_weights_of_a_rubric_or_its_priorities_where_all_weigh_the_same(
-    weights: tuple[float, ...], expected: float
+    judge: type[ScriptedJudge], weights: tuple[float, ...], expected: float
 ) -> None:
     criteria = tuple(
         criterion.model_copy(update={"weight": float(weight)})
@@ -105,7 +82,7 @@ async def test_an_explicit_reward_uses_the_weights_of_a_rubric_or_its_priorities
     )
     config = SolverConfig.model_validate({"reward": {"design": "explicit", "rubrics": "task"}})
     group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=criteria), rollouts("8 5 10"))
-    found = await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
+    found = await open_design(config.reward, config, len).rewards(group, MeteredJudge(judge()))
     assert found == [pytest.approx(0.5 * (expected + 1))]
 
 
@@ -115,21 +92,6 @@ def test_without_a_rubric_to_judge_by_the_group_is_masked(preset: str) -> None:
     found = reward({"reward": preset}, judge, rollouts("9 9 9", "8 8 8", "1 1 1"))
     assert found.rewards == [[None] * 3]
     assert judge.asked == [("rubric",)]
-
-
-@pytest.mark.parametrize("topology", ["anchor", "single_elimination", "swiss"])
-@pytest.mark.parametrize("greedy", ["7", None, "Final answer:"])
-def test_a_group_whose_greedy_rollout_has_no_answer_is_logged(topology: str, greedy: str | None) -> None:
-    judge = ScriptedJudge()
-    settings = {"reward": {"design": "arena", "topology": topology}}
-    other = rollouts("9", "5", "1", first=4)
-    found = reward(settings, judge, rollouts(greedy, "6", "8", "3"), other)
-    stands_in = greedy != "7" and topology != "swiss"
-    assert found.metrics["stand_in_anchor"] == (0.5 if stands_in else 0.0)
-    if stands_in:
-        assert {"6", "8"} in [set(asked[1:]) for asked in judge.asked]
-        # The one without an answer has the last place: 1 - rank / 3.
-        assert found.rewards[0] == pytest.approx([0.0, 2 / 3, 1.0, 1 / 3])
 
 
 @pytest.mark.parametrize("preset", RELATIVE)
@@ -143,11 +105,7 @@ def test_equal_answers_and_those_of_nobody_tie_without_a_call(preset: str) -> No
     assert reward({"reward": preset}, judge, [rollout(0, "9"), *gone]).rewards == [[equal, None, None]]
     assert reward({"reward": preset}, judge, rollouts(None, None, None)).rewards == [[0.0, 0.0, 0.0]]
     assert [asked for asked in judge.asked if asked != ("rubric",)] == []
-
-
-@pytest.mark.parametrize("preset", RELATIVE)
-def test_equal_answers_among_others_get_equal_rewards(preset: str) -> None:
-    (rewards,) = reward({"reward": preset}, ScriptedJudge(), rollouts("9", "5", "5", "1", "5")).rewards
+    (rewards,) = reward({"reward": preset}, judge, rollouts("9", "5", "5", "1", "5")).rewards
     assert rewards[1] == rewards[2] == rewards[4]
     assert rewards[0] is not None and rewards[3] is not None and rewards[0] > rewards[3]
 
@@ -170,12 +128,3 @@ def test_every_topology_ranks_the_weakest_answer_above_none(topology: str) -> No
     settings = {"reward": {"design": "arena", "topology": topology}}
     (found,) = reward(settings, ScriptedJudge(), rollouts("1", None, "9", None)).rewards
     assert found == pytest.approx([2 / 3, 0.0, 1.0, 0.0])
-
-
-def test_answers_that_meet_in_a_group_tournament_are_judged_once_per_repeat() -> None:
-    """Two of eight in pairs: the rest beaten without a call, they meet in some round of each of the four repeats."""
-    judge = ScriptedJudge()
-    (found,) = reward({"reward": "tournament_grpo_2_1_1"}, judge, rollouts("1", "9", *[None] * 6)).rewards
-    assert [asked[0] for asked in judge.asked].count("select") == 4
-    assert found[1] == pytest.approx(2.0, abs=1e-5)
-    assert found[0] is not None and 1.0 < found[0] < 2.0

@@ -1,28 +1,24 @@
 """What every preset pays, worked out by hand from the papers' formulas."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
 
-from scope_selfplay.base.values import Check, Comparison, Criterion, Outcome, Rollout, Rubric
-from scope_selfplay.config.rewards import DESIGNS, PRESETS, RewardSettings
+from scope_selfplay.base.values import Check, Criterion, Outcome, Rollout, Rubric
+from scope_selfplay.config.rewards import PRESETS, RewardSettings
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import whole_structure
 from scope_selfplay.designs.design import PerAnswerDesign, RolloutGroup
-from scope_selfplay.designs.step import design_classes, open_design
+from scope_selfplay.designs.step import open_design
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import PairQuestion, Question, Reply
-from scope_selfplay.ranking.balanced import fit_margins, fit_step, position_offset
-from scope_selfplay.ranking.matches import ComparisonGraph, Match, min_max
 from scope_selfplay.rewards.equations import summed_objectives
 from tests.reference_files import read_reference, reference_cases
 from tests.unit.reward_designs.scripted import (
     RUBRIC,
     TASK,
-    NoisyJudge,
     ScriptedJudge,
     finished_group,
     reward,
@@ -77,21 +73,6 @@ def test_a_design_pays_what_its_paper_says(
     assert calls is None or len(judge.asked) == calls
 
 
-def test_a_binary_tournament_shares_its_middle_points_between_the_middle_two() -> None:
-    """Four answers, four repeats: the best wins 2 each time, the worst none, the other pair's winner 1."""
-    (best, second, third, worst), *_ = reward(
-        {"reward": "tournament_grpo_2_1_1"}, ScriptedJudge(), rollouts("4", "3", "2", "1")
-    ).rewards
-    assert best == pytest.approx(2.0, abs=1e-5) and worst == 1.0
-    assert second is not None and third is not None
-    assert (second - 1) + (third - 1) == pytest.approx(4 / 8, abs=1e-5)
-
-
-def test_without_the_whole_format_the_binary_format_reward_is_zero() -> None:
-    group = [rollout(0, "8"), rollout(1, "8", searched=False)]
-    assert reward({"reward": "implicit"}, ScriptedJudge(), group).rewards == [[1.8, 0.8]]
-
-
 LOOKED, DONE = "<think>Let me see.</think>\n<search>why</search>", "<think>So.</think>\n<answer>8</answer>"
 NATIVE = '<tool_call>\n{"name": "search", "arguments": {"query": "why"}}\n</tool_call>'
 
@@ -100,25 +81,25 @@ NATIVE = '<tool_call>\n{"name": "search", "arguments": {"query": "why"}}\n</tool
     ("texts", "whole"),
     [
         ((LOOKED, DONE), 1.0),
-        ((f" {LOOKED}\n", f"{DONE}\n"), 1.0),
+        ((DONE,), 0.0),
         ((f"<think>\nHm.\n</think>\n\n{NATIVE}", DONE), 1.0),
         # The template had opened the thought.
         ((f"Hm.</think>{NATIVE}", "So.</think><answer>8</answer>"), 1.0),
         ((LOOKED, "<think></think><answer>8</answer>"), 0.0),
-        (("<think> </think><search>why</search>", DONE), 0.0),
         ((LOOKED, f"Here it is. {DONE}"), 0.0),
         ((LOOKED, "<think>So.</think>Here it is: <answer>8</answer>"), 0.0),
-        ((LOOKED, f"{DONE} I hope this helps."), 0.0),
         (("<think>Hm.</think>I look it up. <search>why</search>", DONE), 0.0),
         (("<think>Hm.</think><search>why</search><search>how</search>", DONE), 0.0),
         ((LOOKED, "<think>So.</think><think>Well.</think><answer>8</answer>"), 0.0),
     ],
 )
-def test_the_binary_format_allows_nothing_outside_of_the_tags(texts: tuple[str, str], whole: float) -> None:
+def test_the_binary_format_allows_nothing_outside_of_the_tags(texts: tuple[str, ...], whole: float) -> None:
     """Tournament-GRPO, appendix B: no other text, a thought that is not empty, the answer as the last block."""
-    sampled = rollout(0, "8")
+    sampled = rollout(0, "8", searched=len(texts) > 1)
     turns = [turn.model_copy(update={"text": text}) for turn, text in zip(sampled.turns, texts, strict=True)]
-    assert whole_structure(sampled.model_copy(update={"turns": tuple(turns)})) == whole
+    changed = sampled.model_copy(update={"turns": tuple(turns)})
+    assert whole_structure(changed) == whole
+    assert reward({"reward": "implicit"}, ScriptedJudge(), [changed]).rewards == [[0.8 + whole]]
 
 
 @pytest.mark.parametrize(
@@ -142,94 +123,29 @@ def test_presets_have_the_papers_settings(preset: str, settings: dict[str, Any])
     assert settings.items() <= chosen.items()
 
 
-@pytest.mark.parametrize(
-    ("check", "given_with_an_answer", "answer", "expected"),
-    [
-        ("auto", True, "so \\boxed{8}", 1.0),
-        ("auto", True, "8", 0.0),
-        ("auto", False, "so \\boxed{8}", 1.0),
-        ("auto", False, " 8 ", 1.0),
-        ("exact", False, "so \\boxed{8}", 0.0),
-        ("boxed", False, "8", 0.0),
-        ("f1", False, "the 8", 1.0),
-        ("f1", False, "8 or 9", 0.5),
-        ("f1", True, "9", 0.0),
-    ],
-)
-async def test_how_an_answer_is_verified_follows_from_the_task_and_the_answer(
-    check: str, given_with_an_answer: bool, answer: str, expected: float
-) -> None:
-    solver = SolverConfig.model_validate({"reward": {"design": "verifier", "check": check}})
-    boxed = Criterion(text="In a box.", check=Check.BOXED)
-    rubric = Rubric(task_id=TASK.id, criteria=(boxed,)) if given_with_an_answer else RUBRIC
-    group = finished_group(TASK.model_copy(update={"reference": "8"}), rubric, rollouts(answer))
-    design = open_design(solver.reward, solver, len)
-    assert await design.rewards(group, MeteredJudge(ScriptedJudge())) == [expected]
+async def test_how_an_answer_is_verified_follows_from_the_task_and_the_answer() -> None:
+    boxed = Rubric(task_id=TASK.id, criteria=(Criterion(text="In a box.", check=Check.BOXED),))
+    for check, rubric, answer, expected in (
+        ("auto", boxed, "so \\boxed{8}", 1.0),
+        ("auto", boxed, "8", 0.0),
+        ("auto", RUBRIC, "so \\boxed{8}", 1.0),
+        ("auto", RUBRIC, " 8 ", 1.0),
+        ("exact", RUBRIC, "so \\boxed{8}", 0.0),
+        ("f1", RUBRIC, "8 or 9", 0.5),
+        ("f1", boxed, "9", 0.0),
+    ):
+        solver = SolverConfig.model_validate({"reward": {"design": "verifier", "check": check}})
+        group = finished_group(TASK.model_copy(update={"reference": "8"}), rubric, rollouts(answer))
+        design = open_design(solver.reward, solver, len)
+        assert await design.rewards(group, MeteredJudge(ScriptedJudge())) == [expected], (check, answer)
 
 
-def test_every_design_of_the_settings_is_found_by_its_name() -> None:
-    assert design_classes().keys() == DESIGNS.keys()
-
-
-@pytest.mark.parametrize(
-    ("topology", "matches"),
-    [
-        ("anchor", 7),
-        ("swiss", 12),
-        ("double_elimination", 14),
-        ("single_elimination", 14),
-        ("round_robin", 28),
-    ],
-)
-def test_a_tournament_of_eight_has_the_matches_of_table_2(topology: str, matches: int) -> None:
-    """ArenaRL, table 2: N - 1, N log2 N / 2, 2(N - 1) twice, N(N - 1) / 2; a match is judged in both orders."""
-    solver = SolverConfig.model_validate({"reward": {"design": "arena", "topology": topology}})
-    design = open_design(solver.reward, solver, len)
-    entrants = design.entrants(rollouts(*map(str, range(8))))
-    no_rubric = design.rubric_source.most_calls(TASK, RUBRIC)
-    assert design.most_calls(TASK, RUBRIC, entrants) - no_rubric == 2 * matches
-
-
-WITHOUT_ANCHOR = [
-    {"design": "arena", "topology": topology} for topology in ("round_robin", "double_elimination", "swiss")
-]
-
-
-@pytest.mark.parametrize("preset", [*PRESETS, *WITHOUT_ANCHOR])
-def test_only_designs_with_an_anchor_make_the_first_rollout_greedy(preset: Any) -> None:
-    solver = SolverConfig.model_validate({"reward": preset})
-    has_anchor = open_design(solver.reward, solver, len).has_anchor
-    assert has_anchor == (preset in ("arena", "arenarl"))
-
-
-def test_the_position_offset_of_a_step_is_taken_out_of_every_group() -> None:
-    groups = [rollouts("4", "1", "0", first=10 * number) for number in range(6)]
-    plain = reward({"reward": "balanced"}, ScriptedJudge(), *groups)
-    biased = reward({"reward": "balanced"}, ScriptedJudge(bias=3.0), *groups)
-    for own, other in zip(plain.rewards, biased.rewards, strict=True):
-        assert other == pytest.approx(own, abs=1e-3)
-
-
-def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
-    """What ships is what the simulator measures: the fit of the whole step, sums of scores included."""
-    groups = [rollouts(*"98754321", first=10 * number) for number in range(24)]
-    found = reward({"reward": "balanced"}, NoisyJudge(), *groups)
-    judged = [comparisons for records in found.records if (comparisons := records.of(Comparison))]
-    graphs = list(map(graph_of, judged, groups))
-    levels = [min_max(fit) for fit in fit_step([8] * len(graphs), graphs)]
-    assert found.rewards == [pytest.approx(each, abs=1e-9) for each in levels]
-    offset = position_offset(graphs)
-    plain = [min_max(fit_margins(8, *graph, offset=offset)) for graph in graphs]
-    # By margins alone the rewards would be others.
-    assert levels[0] != pytest.approx(plain[0], abs=1e-2)
-
-
-def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> ComparisonGraph:
-    place = {rollout.id: number for number, rollout in enumerate(group)}
-    return ComparisonGraph(
-        tuple(Match(place[each.first_id], place[each.second_id]) for each in comparisons),
-        tuple(each.outcome for each in comparisons),
-    )
+def test_only_designs_with_an_anchor_make_the_first_rollout_greedy() -> None:
+    others = ("round_robin", "double_elimination", "swiss")
+    for preset in (*PRESETS, *({"design": "arena", "topology": topology} for topology in others)):
+        solver = SolverConfig.model_validate({"reward": preset})
+        has_anchor = open_design(solver.reward, solver, len).has_anchor
+        assert has_anchor == (preset in ("arena", "arenarl")), preset
 
 
 def test_a_tie_that_no_call_gave_is_no_verdict() -> None:
@@ -238,17 +154,6 @@ def test_a_tie_that_no_call_gave_is_no_verdict() -> None:
     for rewards in reward(settings, ScriptedJudge(fails=["9"]), *groups).rewards:
         assert rewards[:2] == [None, None]
         assert rewards[2:] == pytest.approx([1.0, 0.75, 0.0], abs=0.05)
-
-
-@pytest.mark.parametrize(("choice", "shown"), [("query", True), ("task", True), ("none", False)])
-def test_a_judge_is_shown_the_rubric_that_the_settings_name(choice: str, shown: bool) -> None:
-    judge = ScriptedJudge()
-    group = rollouts("2", "1")
-    settings = {"reward": {"design": "balanced", "rubrics": choice}}
-    reward(settings, judge, group, [each.model_copy(update={"id": f"{each.id}b"}) for each in group])
-    assert all((rubric is not None) == shown for rubric in judge.rubrics)
-    # Two groups of one task share the rubric that was written for it.
-    assert judge.asked.count(("rubric",)) == (choice == "query")
 
 
 def test_the_anchor_is_seeded_by_margin_zero() -> None:
@@ -283,12 +188,6 @@ def test_a_final_lost_by_the_undefeated_is_played_again(reset: bool, calls: int)
             SolverConfig.model_validate({"reward": {**settings, "topology": "swiss"}})
 
 
-@pytest.mark.parametrize("topology", ["round_robin", "anchor", "double_elimination", "swiss"])
-def test_the_preset_of_the_paper_takes_every_topology(topology: str) -> None:
-    solver = SolverConfig.model_validate({"reward": {"design": "arenarl", "topology": topology}})
-    assert solver.reward.design == "arena" and solver.reward.score == "own"
-
-
 class BrevityReward(RewardSettings):
     design: Literal["brevity"] = "brevity"
 
@@ -313,31 +212,23 @@ async def test_a_design_with_one_method_rewards_a_group_at_a_price_that_covers_i
     assert design.most_calls(TASK, RUBRIC, design.entrants(answers)) == judge.tally.calls
 
 
-RIGHT = TASK.model_copy(update={"reference": "8"})
 GROUPS = [rollouts(*answers) for answers in (["8", "8"], ["1", "2"], ["8", "1"], ["3", None])]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"reward": "verifier"},
-        {"reward": "win_rate", "routing": "verifier"},
-        {"reward": "live", "routing": "auto"},
-        {"reward": "win_rate", "routing": {"by": "verifier", "budget": 1}},
-    ],
+WITH_VERIFIER = (
+    {"reward": "verifier"},
+    {"reward": "win_rate", "routing": "verifier"},
+    {"reward": "live", "routing": "auto"},
+    {"reward": "win_rate", "routing": {"by": "verifier", "budget": 1}},
 )
-def test_shares_of_right_and_wrong_are_the_verifiers_and_rollouts_are_counted(
-    settings: dict[str, Any],
-) -> None:
-    metrics = reward(settings, ScriptedJudge(), *GROUPS, task=RIGHT).metrics
-    assert (metrics["verified"], metrics["all_right"], metrics["all_wrong"]) == (3 / 8, 1 / 4, 1 / 2)
-    assert metrics["generations"] == 8
 
 
-@pytest.mark.parametrize("settings", [{"reward": "win_rate"}, {"reward": "win_rate", "routing": "rubric"}])
-def test_without_a_verifier_there_are_no_such_shares(settings: dict[str, Any]) -> None:
-    metrics = reward(settings, ScriptedJudge(), rollouts("8 8 8", "1 1 1"), task=RIGHT).metrics
-    assert not {"verified", "all_right", "all_wrong"} & set(metrics)
+def test_shares_of_right_and_wrong_are_the_verifiers_and_rollouts_are_counted() -> None:
+    """Without a verifier there are no such shares."""
+    for settings in (*WITH_VERIFIER, {"reward": "win_rate"}):
+        right = TASK.model_copy(update={"reference": "8"})
+        metrics = reward(settings, ScriptedJudge(), *GROUPS, task=right).metrics
+        shares = [metrics.get(name) for name in ("verified", "all_right", "all_wrong")]
+        assert shares == ([3 / 8, 1 / 4, 1 / 2] if settings in WITH_VERIFIER else [None] * 3)
+        assert metrics["generations"] == 8
 
 
 FILE = "gdpo_cases.json"

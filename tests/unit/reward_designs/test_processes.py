@@ -93,9 +93,8 @@ def in_processes(
     return rewards, joined_values([metrics for _, metrics in shared])
 
 
-@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("budget", [0, 4, 6, 9, 1000])
-def test_the_budget_of_routed_calls_is_spent_once_a_step(processes: int, budget: int) -> None:
+def test_the_budget_of_routed_calls_is_spent_once_a_step(budget: int) -> None:
     # Prices 6, 1 and 3; "9" is right, so that the second group differs by itself.
     groups = [
         rollouts("8", "7", "6", "5", first=0),
@@ -105,22 +104,20 @@ def test_the_budget_of_routed_calls_is_spent_once_a_step(processes: int, budget:
     ]
     settings = {"reward": "win_rate", "routing": {"by": "verifier", "budget": budget}}
     alone = in_processes(settings, groups, 1)
-    together = in_processes(settings, groups, processes)
-    assert together[0] == alone[0]
-    assert together[1] == pytest.approx(alone[1])
-    assert (together[1]["judge_calls"] > 0) == (budget > 0)
-    assert together[1]["judge_calls"] <= budget
+    for processes in (2, 4):
+        rewards, metrics = in_processes(settings, groups, processes)
+        assert rewards == alone[0] and metrics == pytest.approx(alone[1])
+        assert (metrics["judge_calls"] > 0) == (budget > 0) and metrics["judge_calls"] <= budget
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_what_a_step_says_about_the_judge_is_pooled_over_all_processes(processes: int) -> None:
+def test_what_a_step_says_about_the_judge_is_pooled_over_all_processes() -> None:
     rng = random.Random(5)
     groups = [rollouts(*map(str, rng.sample(range(10), 6)), first=10 * number) for number in range(8)]
     settings = {"reward": {"design": "balanced", "meetings": 2}}
     alone, metrics = in_processes(settings, groups, 1)
-    together, joined = in_processes(settings, groups, processes)
-    assert together == alone
-    assert joined == pytest.approx(metrics)
+    for processes in (2, 4):
+        together, joined = in_processes(settings, groups, processes)
+        assert together == alone and joined == pytest.approx(metrics)
     apart = [reward for number in range(8) for reward in in_processes(settings, [groups[number]], 1)[0]]
     assert apart != alone
 
@@ -130,18 +127,14 @@ def test_what_a_step_says_about_the_judge_is_pooled_over_all_processes(processes
 def test_the_first_process_that_needs_the_rubric_of_a_question_writes_it_for_all(
     preset: str, writes: bool
 ) -> None:
-    groups = [rollouts("2", "1"), rollouts("3", "1", first=10)]
+    groups, settings = [rollouts("2", "1"), rollouts("3", "1", first=10)], {"reward": preset}
     one, two = ScriptedJudge(writes=writes), ScriptedJudge(writes=writes)
-    alone = in_processes({"reward": preset}, groups, 1, one)
-    assert in_processes({"reward": preset}, groups, 2, two) == alone
+    assert in_processes(settings, groups, 2, two) == in_processes(settings, groups, 1, one)
     assert [judge.asked.count(("rubric",)) for judge in (one, two)] == [1, 1]
     assert set(two.rubrics) == ({RUBRIC} if writes else set())
-
-
-def test_a_rubric_from_the_query_is_recorded_once() -> None:
-    groups = [rollouts("2", "1"), rollouts("3", "1", first=5)]
-    found = reward({"reward": "tournament_grpo_2_1_1"}, ScriptedJudge(), *groups)
-    assert [rubric for records in found.records for rubric in records.of(Rubric)] == [RUBRIC]
+    # It is recorded once.
+    records = reward(settings, ScriptedJudge(writes=writes), *groups).records
+    assert [rubric for each in records for rubric in each.of(Rubric)] == [RUBRIC] * writes
 
 
 TOURNAMENT = SolverConfig.model_validate({"reward": "tournament_grpo_2_1_1"})

@@ -3,13 +3,12 @@
 import pytest
 
 from scope_selfplay.base.sampling import ScriptedModel
-from scope_selfplay.base.values import Rollout
+from scope_selfplay.base.values import Passage, Rollout
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import Player, run_episode, solver_episode
 from scope_selfplay.search.tools import searching
 from scope_selfplay.stages.compare import answered_from, searches_of
-from tests.unit.test_episodes import Library
 from tests.word_codec import WordCodec
 
 CODEC = WordCodec()
@@ -19,6 +18,13 @@ SEARCHES = [
     "<think>first</think> <search>the mill</search>",
     "<think>then</think> <search>its owner</search>",
 ]
+
+
+class Library:
+    identity = "library"
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        return [Passage(id="p", title="T", text=query)]
 
 
 def episode():  # type: ignore[no-untyped-def]

@@ -85,12 +85,9 @@ class Team:
             self.made.append(self.positions[made.candidate.provenance.document_id])
             shared.refresh()
 
+        mine = [row for row in range(len(self.fates)) if row % shard.workers == shard.number]
         await fill_quota(
-            [
-                source(row)
-                for row in range(len(self.fates))
-                if row % shard.workers == shard.number and f"d{row}" not in shared.finished
-            ],
+            [source(row) for row in mine if f"d{row}" not in shared.finished],
             make,
             in_flight=lambda: 3,
             is_needed=lambda each: shared.accepted_before(self.positions[each.document.id]) < self.target,
@@ -106,12 +103,7 @@ class Team:
 
 def alone(fates: Sequence[bool], target: int) -> list[str]:
     """What a quota that one worker fills keeps."""
-    kept: list[str] = []
-    for row in range(len(fates)):
-        if sum(fates[:row]) == target:
-            break
-        kept.append(f"c{row}")
-    return kept
+    return [f"c{row}" for row in range(len(fates)) if sum(fates[:row]) < target]
 
 
 @pytest.mark.integration
@@ -152,13 +144,6 @@ def test_a_worker_stops_when_the_others_have_filled_the_quota(tmp_path: Path) ->
     assert len(team.made) <= 10 + 2 * 3
 
 
-def test_collecting_says_which_document_is_missing(tmp_path: Path) -> None:
-    team = Team(StageFolder(tmp_path), [True] * 6, 4, [0] * 6)
-    asyncio.run(team.work(Shard(0, 2)))
-    with pytest.raises(OutsideError, match=r"document 1 \(d1\).*--shard I/N"):
-        team.collect()
-
-
 def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_path: Path) -> None:
     folder = StageFolder(tmp_path)
     for checkpoint in ("first", "second"):
@@ -197,7 +182,7 @@ def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
     assert is_done(team.folder, done)
     share_folders(team.folder)[2].rollouts.unlink()
     assert not is_done(team.folder, done)
-    with pytest.raises(OutsideError, match=r"document 1 \(d1\)"):
+    with pytest.raises(OutsideError, match=r"document 1 \(d1\).*--shard I/N"):
         team.collect()
     asyncio.run(team.work(Shard(1, 2)))
     assert team.collect() == ["c0", "c1", "c2"]
@@ -206,28 +191,17 @@ def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
     assert {each.id for each in read_records(team.folder.rollouts, Rollout)} == {"r0", "r1", "r2"}
 
 
-@pytest.mark.parametrize("note", ["{}", '{"folders": ["a"', "[]", '{"folders": 1}'])
-def test_a_damaged_note_of_a_worker_is_one_line(tmp_path: Path, note: str) -> None:
-    done = tmp_path / "00-of-02.done"
-    done.write_text(note)
-    with pytest.raises(RecordError, match=r"00-of-02\.done: damaged .*; remove it: what its"):
-        is_done(StageFolder(tmp_path), done)
-
-
-@pytest.mark.parametrize("text", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])
+@pytest.mark.parametrize("text", ["", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])
 def test_an_invalid_shard_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected I/N"):
         parse_shard(text)
 
 
-async def test_what_runs_behind_the_last_accepted_is_cancelled(tmp_path: Path) -> None:
-    team = Team(StageFolder(tmp_path), [True] * 12, 1, [0] + [50] * 11)
+async def test_what_runs_behind_the_last_accepted_or_a_fault_is_cancelled(tmp_path: Path) -> None:
+    team = Team(StageFolder(tmp_path / "filled"), [True] * 12, 1, [0] + [50] * 11)
     await team.work(Shard())
     assert team.made == [0] and team.cancelled >= 1 and team.running == 0
-
-
-async def test_a_fault_ends_the_quota_and_leaves_nothing_running(tmp_path: Path) -> None:
-    team = Team(StageFolder(tmp_path), [True] * 6, 3, [0, 30, 30, 30, 30, 30])
+    team = Team(StageFolder(tmp_path / "fault"), [True] * 6, 3, [0] + [30] * 5)
     with pytest.raises(ConnectionError):
         await team.work(Shard(), die_at=0)
     assert team.running == 0 and team.made == []
@@ -249,9 +223,5 @@ def test_what_a_fault_left_unresolved_is_made_again_and_its_newest_record_counts
         folder.path.mkdir()
         write_records(folder.candidates, records)
     found = up_to_quota([f"d{row}" for row in range(4)], folders, target=4)
-    assert [each for each, _ in found] == [
-        candidate(0, True),
-        left_open(1, 0.2),
-        candidate(2, False),
-        candidate(3, True),
-    ]
+    newest = [candidate(0, True), left_open(1, 0.2), candidate(2, False), candidate(3, True)]
+    assert [each for each, _ in found] == newest

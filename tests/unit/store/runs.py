@@ -73,13 +73,12 @@ def challenger_rollout(rollout_id: str, subject: str, text: str | None) -> Rollo
 
 
 def solver_rollout(rollout_id: str, checkpoint: str, task_id: str, answer: str | None) -> Rollout:
-    turn = Turn(text=f"<answer>{answer}</answer>", thinking="so")
     return Rollout(
         id=rollout_id,
         role=Role.SOLVER,
         checkpoint=checkpoint,
         subject_id=task_id,
-        turns=(turn,),
+        turns=(Turn(text=f"<answer>{answer}</answer>", thinking="so"),),
         answer=answer,
     )
 
@@ -98,26 +97,17 @@ def grade(rollout_id: str, met: tuple[bool | None, ...]) -> Grade:
 
 
 def candidate(iteration: int, number: int, stage: Stage = Stage.TASKS) -> Candidate:
-    """Every fifth writes no task, every fifth fails a gate, the others are accepted."""
-    reason = (
-        Reason.NO_TASK,
-        Reason.refused_by(Gate.SOURCE),
-        Reason.ACCEPTED,
-        Reason.ACCEPTED,
-        Reason.TOO_HARD,
-    )[number % 5]
-    status = CandidateStatus.ACCEPTED if reason is Reason.ACCEPTED else CandidateStatus.REJECTED
-    of = None if reason is Reason.NO_TASK else task(iteration, number)
-    tried = reason in (Reason.ACCEPTED, Reason.TOO_HARD)
-    gates = (
-        {} if of is None else {Gate.SOURCE: Verdict(value=tried, reasoning="about the source", tokens_in=5)}
-    )
+    """Every fifth writes no task, every fifth fails a gate, every fifth is too hard, the others are accepted."""
+    accepted, refused = Reason.ACCEPTED, Reason.refused_by(Gate.SOURCE)
+    reason = (Reason.NO_TASK, refused, accepted, accepted, Reason.TOO_HARD)[number % 5]
+    of, tried = task(iteration, number) if number % 5 else None, number % 5 > 1
+    verdict = Verdict(value=tried, reasoning="about the source", tokens_in=5)
     return Candidate(
         id=f"candidate-{iteration}-{stage}-{number:03d}",
-        status=status,
+        status=CandidateStatus.ACCEPTED if reason is accepted else CandidateStatus.REJECTED,
         reason=reason,
         task=of,
-        gates=gates,
+        gates={Gate.SOURCE: verdict} if of else {},
         rubric=rubric(of) if of and tried else None,
         rollout_ids=(f"solver-{iteration}-{number}-0", f"solver-{iteration}-{number}-1") if tried else (),
         challenger_rollout_id=f"challenger-{iteration}-{number}",

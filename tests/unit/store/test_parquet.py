@@ -1,5 +1,8 @@
-"""From lines to parquet and back: what was written is what is read, and damage is named."""
+"""From lines to parquet and back: what was written is what is read, and damage is named; a run of a release is read by
+the later ones, a stage of another format is refused, and parquet with other columns gives way to its lines."""
 
+import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,6 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Candidate, Criterion, Document, Turn, Verdict
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import (
-    ROWS_PER_GROUP,
     RecordKind,
     arrow_schema,
     record_from,
@@ -22,12 +24,23 @@ from scope_selfplay.store.columns import (
     write_columns,
     write_parquet,
 )
-from scope_selfplay.store.files import find_record, find_records, write_atomic, write_records
-from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, checksums, publish_manifest
+from scope_selfplay.store.files import find_record, find_records, read_records, write_atomic, write_records
+from scope_selfplay.store.folder import (
+    FORMAT,
+    MANIFEST,
+    RunFolder,
+    Stage,
+    StageManifest,
+    begin_format,
+    checksum,
+    checksums,
+    publish_manifest,
+    read_manifest,
+)
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.peak_memory import printed
-from tests.unit.store.runs import document, finish, write_run
+from tests import schemas
+from tests.unit.store.runs import finish, write_run
 
 # Everything that UTF-8 can hold, NUL and line ends with it.
 st.register_type_strategy(str, st.text(st.characters(codec="utf-8"), max_size=12))
@@ -57,7 +70,7 @@ def test_what_goes_through_columns_comes_back_equal_and_has_its_line_on_the_card
 ) -> None:
     seen: list[BaseModel] = []
 
-    @given(st.lists(st.from_type(kind.model), max_size=4))
+    @given(st.lists(st.from_type(kind.model), max_size=2))
     @settings(deadline=None)
     def check(made: list[BaseModel]) -> None:
         lines = "".join(each.model_dump_json() + "\n" for each in made).encode()
@@ -81,58 +94,21 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.mark.integration
 def test_a_finished_stage_reads_like_a_running_one(folder: RunFolder) -> None:
-    with RunReader(folder.path) as running:
-        before = [
-            running.tasks(TaskQuery(limit=100)),
-            running.task("task-1-003"),
-            running.attempts_on("task-0-003"),
-        ]
-        matches = running.comparisons_on("task-0-003")
+    def seen() -> list[object]:
+        with RunReader(folder.path) as reader:
+            of_task = [reader.attempts_on("task-0-003"), reader.comparisons_on("task-0-003")]
+            return [reader.tasks(TaskQuery(limit=100)), reader.task("task-1-003"), *of_task]
+
+    before = seen()
     for iteration in range(3):
         for stage in (Stage.TASKS, Stage.COMPARE):
             finish(folder, iteration, stage)
     # The lines are not needed once the parquet exists.
     for path in folder.path.glob("iteration-*/*/*.jsonl"):
         path.unlink()
+    assert seen() == before
     with RunReader(folder.path) as done:
-        after = [done.tasks(TaskQuery(limit=100)), done.task("task-1-003"), done.attempts_on("task-0-003")]
-        assert (after, done.comparisons_on("task-0-003")) == (before, matches)
         assert all(done.stages().values())
-
-
-def test_the_same_lines_make_the_same_parquet(folder: RunFolder, tmp_path: Path) -> None:
-    source = folder.stage(1, Stage.TASKS).rollouts
-    made = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
-    rows = [
-        write_columns(source, path, RecordKind.ROLLOUTS.model, looked_up=RecordKind.ROLLOUTS.looked_up)
-        for path in made
-    ]
-    assert (
-        made[0].read_bytes() == made[1].read_bytes()
-        and rows[0] == rows[1] == pq.read_metadata(made[0]).num_rows
-    )
-
-
-@pytest.mark.integration
-def test_many_row_groups_take_little_more_memory_than_few(folder: RunFolder, tmp_path: Path) -> None:
-    """Bloom filters of DuckDB's own size took 65 MB a row group, until the file was whole."""
-    line = folder.stage(1, Stage.TASKS).grades.read_bytes().splitlines(keepends=True)[0]
-    few, many = (_peak(tmp_path, line, groups=groups) for groups in (8, 40))
-    assert many - few < 0.4e9
-
-
-def _peak(folder: Path, line: bytes, *, groups: int) -> int:
-    """Bytes that a process needed to write so many row groups."""
-    source = folder / f"{groups}.jsonl"
-    source.write_bytes(line * (groups * ROWS_PER_GROUP))
-    program = (
-        "import sys, pathlib; from scope_selfplay.store.columns import RecordKind, write_columns\n"
-        "from tests.peak_memory import peak_memory\n"
-        "source = pathlib.Path(sys.argv[1]); model = RecordKind.GRADES.model\n"
-        "write_columns(source, source.with_suffix('.parquet'), model)\n"
-        "print(peak_memory())"
-    )
-    return printed(program, source)
 
 
 def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
@@ -149,16 +125,6 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 
-def test_a_finished_file_that_was_cut_off_or_removed_is_named(folder: RunFolder) -> None:
-    file = finish(folder, 1, Stage.TASKS) / "rollouts.parquet"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RecordError, match=r"rollouts\.parquet has changed since the stage was finished"):
-        RunReader(folder.path)
-    file.unlink()
-    with pytest.raises(RecordError, match=r"rollouts\.parquet was removed"):
-        RunReader(folder.path)
-
-
 def test_a_file_that_is_not_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:
     path = folder.stage(1, Stage.TASKS).path
     (path / "candidates.parquet").write_bytes(b"PAR1 and nothing else")
@@ -167,39 +133,92 @@ def test_a_file_that_is_not_parquet_is_named_even_if_its_checksum_is_right(folde
         RunReader(folder.path)
 
 
-def test_a_document_is_found_in_the_corpus_without_reading_it_all(folder: RunFolder) -> None:
-    found = find_record(folder.corpus, "doc-007", type(document(0)))
-    assert found == document(7)
-    assert find_record(folder.corpus, "doc-00", type(document(0))) is None
-    many = find_records(folder.corpus, ["doc-039", "doc-000", "absent"], type(document(0)))
-    assert many == {"doc-000": document(0), "doc-039": document(39)}
-
-
 @given(st.lists(st.text(st.characters(codec="utf-8")), unique=True, max_size=6))
 @example(["guide, part 2.md", 'say "so", he said.md', "back\\", 'a\\",', "guide"])
 def test_a_document_is_found_by_any_id_that_it_may_have(tmp_path_factory: Any, ids: list[str]) -> None:
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     made = {each: Document(id=each, title="t", text="x, y") for each in ids}
     write_records(corpus, made.values())
-    assert find_records(corpus, ids, Document) == made
+    assert find_records(corpus, [*ids, "absent"], Document) == made
+    assert find_record(corpus, "absent", Document) is None
     assert all(find_record(corpus, each, Document) == document for each, document in made.items())
 
 
-def test_the_card_names_the_files_and_says_what_became_of_the_candidates(folder: RunFolder) -> None:
+def test_the_card_names_the_files_what_became_of_the_candidates_and_that_the_judge_errs_on_purpose(
+    folder: RunFolder,
+) -> None:
     card = (finish(folder, 1, Stage.TASKS) / CARD).read_text()
-    for part in (
-        "candidates.parquet",
-        "| rejected | no_task | 6 |",
-        "| rejected | gate_source | 6 |",
-        "- seed: `7`",
-        "`rollouts` (66)",
-    ):
+    for part in ("candidates.parquet", "| rejected | gate_source | 6 |", "- seed: `7`", "`rollouts` (66)"):
         assert part in card, part
     whole = run_card(folder, "demo")
     assert "iteration-01/tasks/candidates.parquet" in whole and "iteration-02" not in whole
-
-
-def test_the_card_of_a_run_says_that_its_judge_errs_on_purpose(folder: RunFolder) -> None:
-    assert "on purpose" not in run_card(folder, "demo")
+    assert "on purpose" not in whole
     write_atomic(folder.config, "name: demo\njudge:\n  noise: {first: 0.3}\n")
     assert "errs on purpose** (`judge.noise`): first 30%." in run_card(folder, "demo")
+
+
+KEPT = sorted((Path(__file__).parents[2] / "fixtures" / "runs").glob("*.tar.xz"))
+"""Small runs as their releases wrote them, without checkpoints; a new format leaves none of the older."""
+
+
+def change_manifest(stage: Path, **changes: object) -> None:
+    file = stage / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.fault(22)
+def test_parquet_with_other_columns_is_left_and_its_lines_are_read(folder: RunFolder) -> None:
+    stage = finish(folder, 1, Stage.TASKS)
+    candidates = read_records(stage / "candidates.jsonl", Candidate)
+    file = stage / "candidates.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["mean"]), file)
+    outputs = json.loads((stage / MANIFEST).read_text())["outputs"]
+    change_manifest(stage, outputs=outputs | {"candidates.parquet": checksum(file)})
+    with RunReader(folder.path) as reader:
+        assert list(reader.records(RecordKind.CANDIDATES, "iteration = 1")) == candidates
+    (stage / "candidates.jsonl").unlink()
+    with pytest.raises(RecordError, match=r"candidates\.jsonl was removed"):
+        RunReader(folder.path)
+
+
+@pytest.mark.fault(22)
+def test_another_format_is_refused_by_whoever_reads_it(folder: RunFolder) -> None:
+    stage = finish(folder, 1, Stage.TASKS)
+    for changes in ({"format": FORMAT - 1}, {"format": FORMAT + 1, "of_a_later_version": 1}):
+        change_manifest(stage, **changes)
+        said = f"has format {changes['format']}, this version of scope reads format {FORMAT}; use the version"
+        for read in (lambda: RunReader(folder.path), lambda: read_manifest(stage)):
+            with pytest.raises(RecordError, match=said) as refused:
+                read()
+            assert "\n" not in str(refused.value)
+
+
+@pytest.mark.fault(22)
+def test_half_of_a_stage_in_another_format_is_not_carried_over(tmp_path: Path) -> None:
+    begin_format(tmp_path)
+    begin_format(tmp_path)
+    (tmp_path / "format").write_text("1\n")
+    with pytest.raises(RecordError, match=r"was begun in format 1.*remove the stage folder"):
+        begin_format(tmp_path)
+
+
+def test_the_shipped_schema_is_what_is_written() -> None:
+    """After a change of a model: `python -m tests.schemas`, and a new FORMAT where older files would be misread."""
+    assert schemas.SCHEMA.read_text(encoding="utf-8") == schemas.render()
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.name)
+def test_the_run_of_a_release_is_read_and_is_as_the_schema_says(kept: Path, tmp_path: Path) -> None:
+    with tarfile.open(kept) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (run,) = tmp_path.iterdir()
+    with RunReader(run) as reader:
+        assert [(place, done is not None) for place, done in reader.stages().items()] == [
+            *(((0, stage), True) for stage in (Stage.TASKS, Stage.COMPARE)),
+            *(((1, stage), True) for stage in Stage),
+        ]
+        for kind, count in ((kind, (run.rglob(f"{kind}.jsonl"))) for kind in RecordKind):
+            lines = sum(len(path.read_text().splitlines()) for path in count)
+            assert len(list(reader.records(kind))) == lines, kind
+        assert all(reader.task(line.id).document is not None for line in reader.tasks().lines)
+    schemas.validate(run)

@@ -1,26 +1,25 @@
-"""The reader over lines and parquet: filters, order, pages, one task, what is appended, and what is damaged."""
+"""The reader over lines and parquet: filters, order, pages, one task, what is appended, and what is damaged; which
+Solver a run kept, and the link to it."""
 
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from pydantic import BaseModel
+from click.testing import CliRunner
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.values import CandidateStatus, Fault, Reason
-from scope_selfplay.store import sources
-from scope_selfplay.store.columns import RecordKind, table_from_lines
-from scope_selfplay.store.files import Appender, write_records
+from scope_selfplay.cli import cli
+from scope_selfplay.report.rendering import render_report
+from scope_selfplay.store.card import run_card
+from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import Appender, point_at, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.ratings import Decision, Ratings, kept_solver
 from scope_selfplay.store.reader import RunReader
-from tests.peak_memory import printed
 from tests.unit.store.runs import candidate, document, write_judgements, write_run
 
 
@@ -39,50 +38,32 @@ def ids(reader: RunReader, **asked: object) -> list[str]:
     return [line.id for line in reader.tasks(TaskQuery.model_validate(asked)).lines]
 
 
-def test_all_candidates_are_listed_in_the_order_in_which_they_were_made(reader: RunReader) -> None:
-    page = reader.tasks(TaskQuery(limit=1000))
-    wanted = [candidate(iteration, number).id for iteration in range(3) for number in range(30)]
-    assert ([line.id for line in page.lines], page.total) == (wanted, 90)
-
-
 @pytest.mark.parametrize(
     ("asked", "total"),
     [
         ({"iteration": 1}, 30),
-        ({"iteration": 9}, 0),
         ({"status": "accepted"}, 36),
         ({"reason": "gate_source"}, 18),
         ({"type": "long_form_qa", "iteration": 2}, 8),
         ({"low": 0.7, "high": 0.8}, 18),
-        ({"high": 0.0}, 18),
-        ({"text": "HARBOUR 2", "iteration": 1}, 0),
         ({"text": "TREATY 2", "iteration": 1}, 2),
-        ({"text": "doc-003"}, 3),
-        ({"text": "50%"}, 0),
         ({"text": "'; DROP VIEW candidates; --"}, 0),
         ({"stage": "challenger"}, 0),
-        ({"stage": None}, 90),
     ],
 )
 def test_every_filter_counts_what_it_should(reader: RunReader, asked: dict[str, object], total: int) -> None:
     assert reader.tasks(TaskQuery.model_validate(asked)).total == total
 
 
-@pytest.mark.parametrize("sort", list(Sort))
-@pytest.mark.parametrize("descending", [False, True])
-def test_pages_put_together_are_the_whole_list(reader: RunReader, sort: Sort, descending: bool) -> None:
-    asked = {"sort": sort, "descending": descending, "iteration": 1}
-    whole = ids(reader, limit=1000, **asked)
-    paged = [each for offset in range(0, 30, 7) for each in ids(reader, limit=7, offset=offset, **asked)]
-    assert paged == whole and len(set(whole)) == 30
-
-
-def test_a_sorted_list_has_what_lacks_a_value_last(reader: RunReader) -> None:
-    for descending in (False, True):
-        lines = reader.tasks(TaskQuery(sort=Sort.MEAN, descending=descending, limit=90)).lines
-        known = [line.mean for line in lines if line.mean is not None]
-        assert known == sorted(known, reverse=descending)
-        assert [line.mean for line in lines[len(known) :]] == [None] * (90 - len(known))
+def test_all_candidates_are_listed_in_the_order_they_were_made_page_by_page(reader: RunReader) -> None:
+    made = [candidate(iteration, number).id for iteration in range(3) for number in range(30)]
+    page = reader.tasks(TaskQuery(limit=1000))
+    assert ([line.id for line in page.lines], page.total) == (made, 90)
+    for sort, descending in itertools.product(Sort, (False, True)):
+        asked = {"sort": sort, "descending": descending, "iteration": 1}
+        whole = ids(reader, limit=1000, **asked)
+        paged = [each for offset in range(0, 30, 7) for each in ids(reader, limit=7, offset=offset, **asked)]
+        assert paged == whole and sorted(whole) == made[30:60]
 
 
 def test_one_task_comes_with_everything_that_was_kept_of_it(reader: RunReader) -> None:
@@ -91,43 +72,29 @@ def test_one_task_comes_with_everything_that_was_kept_of_it(reader: RunReader) -
     assert record.written_by is not None and record.written_by.turns[0].passages[0].score == 3.25
     assert [each.rollout.id for each in record.attempts] == ["solver-1-3-0", "solver-1-3-1"]
     assert [each.grade.score for each in record.attempts if each.grade] == [0.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("nothing", "has no candidate nothing"), ("task-1-00", "several ids")]
-)
-def test_an_id_that_names_no_single_task_is_refused(reader: RunReader, name: str, message: str) -> None:
-    with pytest.raises(RecordError, match=message):
-        reader.task(name)
-
-
-def test_a_candidate_without_a_task_is_shown_too(reader: RunReader) -> None:
-    record = reader.task("candidate-1-tasks-000")
-    assert (record.candidate.task, record.attempts) == (None, ())
+    bare = reader.task("candidate-1-tasks-000")
+    assert (bare.candidate.task, bare.attempts) == (None, ())
+    for name, message in (("nothing", "has no candidate nothing"), ("task-1-00", "several ids")):
+        with pytest.raises(RecordError, match=message):
+            reader.task(name)
 
 
 def test_neighbours_are_those_of_the_list_that_was_asked_for(reader: RunReader) -> None:
     query = TaskQuery(status=CandidateStatus.ACCEPTED, sort=Sort.MEAN, descending=True, limit=90)
     line = [each.id for each in reader.tasks(query).lines]
+    beside = [None, *line, None]
     for place in (0, 5, len(line) - 1):
         around = reader.neighbours(query, line[place])
-        assert (around.before.id if around.before else None) == (line[place - 1] if place else None)
-        assert (around.after.id if around.after else None) == (
-            line[place + 1] if place + 1 < len(line) else None
-        )
+        found = [each and each.id for each in (around.before, around.after)]
+        assert found == [beside[place], beside[place + 2]]
     outside = reader.neighbours(query, "candidate-1-tasks-000")
     assert (outside.before, outside.after) == (None, None)
 
 
 def test_held_out_answers_and_comparisons_belong_to_their_task(reader: RunReader) -> None:
     attempts = reader.attempts_on("task-0-003")
-    assert [(each.iteration, each.stage) for each in attempts] == [
-        (0, Stage.TASKS),
-        (0, Stage.TASKS),
-        (0, Stage.COMPARE),
-        (1, Stage.COMPARE),
-        (2, Stage.COMPARE),
-    ]
+    places = [(0, Stage.TASKS)] * 2 + [(iteration, Stage.COMPARE) for iteration in range(3)]
+    assert [(each.iteration, each.stage) for each in attempts] == places
     matches = reader.comparisons_on("task-0-003")
     assert [(each.first, each.second) for each in matches] == [("S_0-cc", "S_1-cc"), ("S_1-cc", "S_2-cc")]
     assert matches[0].comparison.outcome == (0.25, -1.0)
@@ -147,20 +114,7 @@ def test_selections_and_scores_belong_to_the_task_whose_answers_they_judge(tmp_p
         assert failed is not None and failed.fault is Fault.UNREADABLE
         assert {(each.iteration, each.stage) for each in scores} == {(1, Stage.SOLVER)}
         for other in ("task-1-004", "none"):
-            assert reader.selections_on(other) == reader.scores_on(other) == []
-
-
-def test_judgements_of_versions_without_a_verdict_are_read(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo")
-    write_judgements(folder, 1, "task-1-003")
-    for file in (folder.stage(1, Stage.SOLVER).selections, folder.stage(1, Stage.SOLVER).scores):
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        bare = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
-        write_records(file, bare)
-    with RunReader(folder.path) as reader:
-        assert [each.selection.verdict for each in reader.selections_on("task-1-003")] == [None, None]
-        scores = [each.score for each in reader.scores_on("task-1-003")]
-        assert [(score.value, score.verdict) for score in scores] == [(7.5, None), (None, None)]
+            assert reader.selections_on(other) == [] == reader.scores_on(other)
 
 
 def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
@@ -174,20 +128,16 @@ def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
     }
 
 
-def test_records_come_back_as_values_in_order(reader: RunReader) -> None:
-    found = list(reader.records(RecordKind.CANDIDATES, "iteration = ? AND mean > ?", [1, 0.5]))
-    assert found == [each for number in range(30) if ((each := candidate(1, number)).mean or 0) > 0.5]
-
-
 @pytest.mark.integration
-def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
+def test_what_a_running_stage_and_its_workers_write_is_seen_after_a_refresh(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
-    file = folder.stage(1, Stage.TASKS).candidates
+    file, begun = folder.stage(1, Stage.TASKS).candidates, folder.stage(3, Stage.TASKS)
     with RunReader(folder.path) as reader:
-        assert not reader.refresh()
+        assert reader.iterations() == [0, 1, 2] and len(reader.stages()) == 6 and not reader.refresh()
         for number in range(30, 44):
             with Appender(file) as appender:
                 appender.append(candidate(1, number))
+            # A torn line is seen when it is whole.
             line = candidate(1, number + 1).model_dump_json().encode() + b"\n"
             file.write_bytes(file.read_bytes() + line[:40])
             assert reader.refresh() and reader.tasks(TaskQuery(iteration=1)).total == number + 1
@@ -197,58 +147,8 @@ def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_who
         assert reader.refresh() and reader.tasks(TaskQuery(iteration=1)).total == 1
         file.write_bytes(file.read_bytes() + bytes(4096))
         assert not reader.refresh()
-
-
-def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[int] = []
-
-    def counted(data: bytes, model: type[BaseModel], source: Path) -> Any:
-        parsed.append(data.count(b"\n"))
-        return table_from_lines(data, model, source)
-
-    monkeypatch.setattr(sources, "table_from_lines", counted)
-    monkeypatch.setattr(sources, "BLOCK", 4096)
-    file = tmp_path / "candidates.jsonl"
-    write_records(file, [candidate(1, number) for number in range(30)])
-    names = (tmp_path / f"{number}.parquet" for number in itertools.count())
-    reading = sources.LiveFile(file, RecordKind.CANDIDATES, lambda: next(names))
-    assert reading.refresh() and len(parsed) > 3 and len(reading.rows) == 1
-    most = 0
-    for number in range(30, 130):
-        with Appender(file) as appender:
-            appender.append(candidate(1, number))
-        assert reading.refresh()
-        most = max(most, len(reading.rows))
-    rows = [row["id"] for part in reading.rows for row in pq.read_table(part).to_pylist()]
-    assert rows == [candidate(1, number).id for number in range(130)]
-    assert sum(parsed) == 130 and most <= 12
-    # The parts, and those that a query may still be about to open.
-    assert len(list(tmp_path.glob("*.parquet"))) <= 2 * 12 + 1
-
-
-@pytest.mark.integration
-def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None:
-    line = candidate(1, 2).model_dump_json().encode() + b"\n"
-    file = tmp_path / "candidates.jsonl"
-    file.write_bytes(line * (96_000_000 // len(line)))
-    program = (
-        "import itertools, pathlib, sys\n"
-        "from scope_selfplay.store.sources import LiveFile, RecordKind\n"
-        "from tests.peak_memory import peak_memory\n"
-        "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak_memory()\n"
-        "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"
-        "assert LiveFile(file, RecordKind.CANDIDATES, part).refresh(); print(peak_memory() - before)"
-    )
-    assert printed(program, file) < 96e6
-
-
-@pytest.mark.integration
-def test_what_workers_of_one_stage_have_finished_is_seen_while_they_run(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo")
-    stage = folder.stage(3, Stage.TASKS)
-    with RunReader(folder.path) as reader:
         for worker in ("01-of-02-000", "00-of-02-000", "01-of-02-001"):
-            share = stage.work / "shares" / worker
+            share = begun.work / "shares" / worker
             share.mkdir(parents=True)
             for number in range(4):
                 with Appender(share / "candidates.jsonl") as appender:
@@ -256,19 +156,8 @@ def test_what_workers_of_one_stage_have_finished_is_seen_while_they_run(tmp_path
                 assert reader.refresh()
         wanted = {candidate(3, number).id for start in (0, 10, 30) for number in range(start, start + 4)}
         assert set(ids(reader, iteration=3)) == wanted
-
-
-@pytest.mark.integration
-def test_a_stage_that_begins_or_is_removed_is_noticed(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo")
-    with RunReader(folder.path) as reader:
-        assert reader.iterations() == [0, 1, 2] and len(reader.stages()) == 6
-        stage = folder.stage(3, Stage.TASKS)
-        stage.path.mkdir(parents=True)
-        write_records(stage.candidates, [candidate(3, 2)])
-        assert reader.refresh() and ids(reader, iteration=3) == ["candidate-3-tasks-002"]
-        stage.candidates.unlink()
-        assert reader.refresh() and ids(reader, iteration=3) == []
+        file.unlink()
+        assert reader.refresh() and ids(reader, iteration=1) == []
 
 
 @pytest.mark.parametrize(
@@ -276,7 +165,6 @@ def test_a_stage_that_begins_or_is_removed_is_noticed(tmp_path: Path) -> None:
     [
         (RecordKind.CANDIDATES, '"gate_source"', '"bogus"', r"candidate-1-tasks-001 .*reason.*found 'bogus'"),
         (RecordKind.ROLLOUTS, '"solver"', '"cook"', r"solver-1-2-0 .*role.*found 'cook'"),
-        (RecordKind.GRADES, '"fault":null', '"fault":"tired"', r"solver-1-2-0 .*fault.*found 'tired'"),
     ],
 )
 def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
@@ -288,13 +176,11 @@ def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
     with RunReader(folder.path) as reader:
         with pytest.raises(RecordError, match=f"iteration 1, tasks: {said}"):
             list(reader.records(kind))
-        if kind is RecordKind.CANDIDATES:
-            for ask in (reader.tasks, reader.funnel, lambda: reader.task("task-1-001")):
-                with pytest.raises(RecordError, match=r"iteration 1, tasks:.* is damaged .*found 'bogus'"):
-                    ask()
-        else:
+        lists = (reader.tasks, reader.funnel) if kind is RecordKind.CANDIDATES else ()
+        name = "task-1-001" if kind is RecordKind.CANDIDATES else "task-1-002"
+        for ask in (lambda: reader.task(name), *lists):
             with pytest.raises(RecordError, match="is damaged"):
-                reader.task("task-1-002")
+                ask()
 
 
 def test_an_empty_run_has_empty_lists(tmp_path: Path) -> None:
@@ -303,14 +189,59 @@ def test_an_empty_run_has_empty_lists(tmp_path: Path) -> None:
         assert (reader.tasks().total, reader.funnel(), reader.scores(), reader.stages()) == (0, [], [], {})
 
 
+PROMOTE, KEEP, STOP = Decision.PROMOTE, Decision.KEEP, Decision.STOP
+
+
+def rule(folder: RunFolder, *decisions: Decision) -> None:
+    for iteration, decision in enumerate(decisions):
+        estimate = Estimate(value=0.5, low=0.4, high=0.6, items=10)
+        ratings = Ratings(
+            decision=decision,
+            promoted=decision is PROMOTE,
+            reason=f"because of {iteration}",
+            held_out={f"S_{number}": {"all": estimate} for number in range(iteration + 1)},
+        )
+        stage = folder.stage(iteration, Stage.COMPARE)
+        stage.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(stage.ratings, ratings.model_dump_json())
+
+
+@pytest.mark.parametrize(("decisions", "kept"), [([PROMOTE], "S_0"), ([PROMOTE, KEEP, STOP], "S_0")])
+def test_the_newest_promoted_solver_is_kept_and_the_newest_ruling_said(
+    tmp_path: Path, decisions: list[Decision], kept: str
+) -> None:
+    folder = RunFolder(tmp_path)
+    assert kept_solver(folder) is None
+    rule(folder, *decisions)
+    found = kept_solver(folder)
+    assert found is not None and found.solver == kept and found.decision is decisions[-1]
+    assert found.checkpoint == ("" if kept == "S_0" else f"iteration-0{kept[-1]}/solver/checkpoint")
+    last = len(decisions) - 1
+    assert found.words == f"{kept}, by iteration {last}: {decisions[-1]}: because of {last}"
+
+
 @pytest.mark.integration
-def test_a_reader_of_lists_loads_no_pandas(folder: RunFolder) -> None:
-    """Pandas would be a quarter of what `scope view` holds in memory."""
-    code = (
-        "import sys; from pathlib import Path; from scope_selfplay.store.reader import RunReader\n"
-        "with RunReader(Path(sys.argv[1])) as reader: print(reader.tasks().total, 'pandas' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "90 False\n"
+def test_a_demoted_solver_is_named_as_such_wherever_a_run_is_shown(tmp_path: Path) -> None:
+    folder, out = write_run(tmp_path / "demo"), tmp_path / "exported"
+    rule(folder, PROMOTE, PROMOTE, KEEP)
+    words = "S_1, by iteration 2: keep: because of 2"
+    stats = CliRunner().invoke(cli, ["report", str(folder.path)])
+    assert words in stats.stdout and "iteration-01/solver/checkpoint, best/" in stats.stdout
+    with RunReader(folder.path) as reader:
+        assert words in render_report(reader)
+    assert words in run_card(folder, "demo")
+    done = CliRunner().invoke(cli, ["export", str(folder.path), "--format", "trl", "-o", str(out)])
+    assert done.exit_code == 0 and words in (out / "README.md").read_text()
+
+
+def test_a_link_is_relative_moves_with_its_folder_and_is_replaced_and_a_folder_is_not(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "base"
+    (run / "iteration-01").mkdir(parents=True)
+    elsewhere.mkdir()
+    assert point_at(run / "best", elsewhere) and (run / "best").resolve() == elsewhere
+    assert point_at(run / "best", run / "iteration-01")
+    moved = run.rename(tmp_path / "moved")
+    assert (moved / "best").resolve() == moved / "iteration-01"
+    assert [path.name for path in moved.iterdir() if path.name.startswith(".")] == []
+    (elsewhere / "own").touch()
+    assert not point_at(elsewhere, moved) and (elsewhere / "own").exists()

@@ -9,11 +9,9 @@ from scope_selfplay.base.values import Rollout, ToolCall, ToolFault, Turn
 from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.record import describe_task, whole_task
-from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import RunFolder, Stage
-from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import finish, write_run
+from tests.unit.store.runs import finish, rewrite, write_run
 
 CALL = ToolCall(
     tool="search_flights",
@@ -34,39 +32,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     searched = (Turn(text="s", query="dam"), Turn(text="<answer>x</answer>"))
     turns = {"task-1-003": called, "task-1-004": searched}
     done: set[str] = set()
-    rollouts = []
-    for rollout in read_records(stage.rollouts, Rollout):
-        if rollout.subject_id in turns and rollout.subject_id not in done:
-            done.add(rollout.subject_id)
-            rollout = rollout.model_copy(update={"turns": turns[rollout.subject_id]})
-        rollouts.append(rollout)
+
+    def with_calls(rollout: Rollout) -> Rollout:
+        if rollout.subject_id in done or rollout.subject_id not in turns:
+            return rollout
+        done.add(rollout.subject_id)
+        return rollout.model_copy(update={"turns": turns[rollout.subject_id]})
+
+    rewrite(stage.rollouts, Rollout, with_calls)
     assert done == set(turns)
-    stage.rollouts.unlink()
-    write_records(stage.rollouts, rollouts)
     finish(made, 1, Stage.TASKS)
     return made
 
 
-def tasks_with(folder: RunFolder, tool: str) -> list[str | None]:
-    with RunReader(folder.path) as reader:
-        return [line.task_id for line in reader.tasks(TaskQuery(tool=tool)).lines]
-
-
-def test_tasks_are_listed_by_a_tool_that_was_called(folder: RunFolder) -> None:
-    assert tasks_with(folder, "search_flights") == ["task-1-003"]
-    assert tasks_with(folder, "shell") == ["task-1-003"]
-    assert tasks_with(folder, "search") == ["task-1-004"]
-    assert tasks_with(folder, "open") == tasks_with(folder, "'; DROP VIEW rollouts; --") == []
-
-
-def test_a_call_comes_back_from_parquet_as_it_was(folder: RunFolder) -> None:
+def test_a_call_comes_back_from_parquet_and_is_shown_with_arguments_result_time_and_fault(
+    folder: RunFolder,
+) -> None:
     with RunReader(folder.path) as reader:
         turns = reader.task("task-1-003").attempts[0].rollout.turns
-    assert [turn.call for turn in turns] == [CALL, FAILED, None]
-
-
-def test_the_terminal_shows_a_call_with_arguments_result_time_and_fault(folder: RunFolder) -> None:
-    with RunReader(folder.path) as reader:
+        assert [turn.call for turn in turns] == [CALL, FAILED, None]
         record = whole_task(reader, "task-1-003")
     text = "\n".join(describe_task(record))
     assert 'search_flights {"origin": "<b>Orsk</b>"} (1.250 s)' in text and "FL101 08:10" in text

@@ -1,4 +1,4 @@
-"""A rollout as training rows: the sampled ids and nothing else carry the loss."""
+"""A rollout as training rows: the sampled ids and nothing else carry the loss; and rows cut into passes."""
 
 import math
 from collections.abc import Sequence
@@ -21,6 +21,16 @@ from scope_selfplay.config.rewards import RubricReward
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.designs.answers import format_score, reward_of_candidate, task_format_score
 from scope_selfplay.designs.per_rollout import RubricDesign
+from scope_selfplay.training.loss import Average
+from scope_selfplay.training.passes import (
+    RolloutShare,
+    RowSize,
+    UpdateRules,
+    cut_passes,
+    padding_factor,
+    pass_tokens,
+    plan_updates,
+)
 from scope_selfplay.training.rows import continues, rows_from
 from tests.word_codec import WordCodec
 
@@ -81,21 +91,14 @@ def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
         ([1], [2, 3, 4], [1, 1, 1]),
         ([1, 3, 4, 9], [5], [1]),
     ]
+    # A 0 would say that the token was certain, and weigh it by what the trainer finds for it.
+    assert all(math.isnan(value) for row in rows for value in row.logprobs)
+    for nothing in ([], [Turn(prompt_ids=(1,))]):
+        assert rows_from(rollout_of(nothing)).rows == []
 
 
-def test_a_rollout_that_sampled_nothing_has_no_row() -> None:
-    assert rows_from(rollout_of([])).rows == []
-    assert rows_from(rollout_of([Turn(prompt_ids=(1,))])).rows == []
-
-
-def test_missing_log_probabilities_are_nan() -> None:
-    """A 0 would say that the token was certain, and weigh it by what the trainer finds for it."""
-    (row,) = rows_from(rollout_of([Turn(prompt_ids=(1,), ids=(2,))])).rows
-    assert len(row.logprobs) == 1 and math.isnan(row.logprobs[0])
-
-
-def turn(text: str, *, thinking: str | None = "x", query: str | None = None) -> Turn:
-    return Turn(ids=(1,), text=text, thinking=thinking, query=query)
+def turn(text: str, query: str | None = None) -> Turn:
+    return Turn(ids=(1,), text=text, thinking="x", query=query)
 
 
 SEARCHED = [turn("a", query="q"), turn("b", query="q"), turn("c")]
@@ -111,22 +114,13 @@ def test_a_perfect_solver_gets_all_three_parts() -> None:
     rollout = rollout_of(SEARCHED, answer="short")
     assert format_score(rollout) == 1.0
     assert total(rollout, 1.0) == pytest.approx(1.0 + 0.5 + 0.1 * 2 / 3)
+    assert (total(rollout_of([]), 0.0), format_score(rollout_of([]))) == (0.0, 0.0)
 
 
 def test_the_length_factor_can_be_switched_off() -> None:
     rollout = rollout_of(SEARCHED, answer="word " * 3000)
     off = total(rollout, 1.0, SolverConfig(length_floor=1.0))
     assert off - total(rollout, 1.0) == pytest.approx(0.95)
-
-
-def test_a_rollout_that_ended_before_its_first_turn_has_no_format() -> None:
-    assert (total(rollout_of([]), 0.0), format_score(rollout_of([]))) == (0.0, 0.0)
-    assert task_format_score(rollout_of([]), 1) == 0.0
-
-
-def candidate_of(status: CandidateStatus, mean: float | None) -> Candidate:
-    provenance = Provenance(run="r", iteration=1, stage="challenger", document_id="d")
-    return Candidate(id="c", status=status, reason=Reason.ACCEPTED, mean=mean, provenance=provenance)
 
 
 @pytest.mark.parametrize(
@@ -143,21 +137,99 @@ def candidate_of(status: CandidateStatus, mean: float | None) -> Candidate:
 def test_a_challenger_is_paid_for_form_and_for_tasks_at_the_frontier(
     status: CandidateStatus, mean: float | None, structure: float, reward: float | None
 ) -> None:
-    found = reward_of_candidate(
-        rollout_of(SEARCHED, task="t"), candidate_of(status, mean), structure, ChallengerConfig()
+    provenance = Provenance(run="r", iteration=1, stage="challenger", document_id="d")
+    candidate = Candidate(id="c", status=status, reason=Reason.ACCEPTED, mean=mean, provenance=provenance)
+    written, failed = (
+        rollout_of(SEARCHED, task="t", status=ended)
+        for ended in (RolloutStatus.FINISHED, RolloutStatus.FAILED)
     )
+    found = reward_of_candidate(written, candidate, structure, ChallengerConfig())
     assert found == (None if reward is None else pytest.approx(reward))
-
-
-def test_a_failed_challenger_rollout_is_masked() -> None:
-    rollout = rollout_of(SEARCHED, status=RolloutStatus.FAILED)
-    assert (
-        reward_of_candidate(rollout, candidate_of(CandidateStatus.ACCEPTED, 0.5), 1.0, ChallengerConfig())
-        is None
-    )
+    assert reward_of_candidate(failed, candidate, structure, ChallengerConfig()) is None
 
 
 def test_the_challengers_format_counts_searches_against_the_agreed_number() -> None:
     assert task_format_score(rollout_of(SEARCHED, task="t"), 2) == 1.0
     assert task_format_score(rollout_of(SEARCHED, task="t"), 4) == pytest.approx((1 + 0.5 + 1) / 3)
     assert task_format_score(rollout_of(SEARCHED), 1) == pytest.approx(2 / 3)
+    assert task_format_score(rollout_of([]), 1) == 0.0
+
+
+LENGTHS = st.lists(st.lists(st.integers(1, 400), max_size=30), min_size=1, max_size=4).filter(
+    lambda processes: any(processes)
+)
+ROWS = st.builds(
+    lambda sampled, others: RowSize(sampled + others, sampled), st.integers(0, 40), st.integers(1, 60)
+)
+SHARES = st.builds(
+    lambda reward, rows, masked: RolloutShare(
+        reward, reward is not None and not masked and any(row.sampled for row in rows), tuple(rows)
+    ),
+    st.none() | st.sampled_from((0.0, 1.0)),
+    st.lists(ROWS, max_size=4),
+    st.booleans(),
+)
+TABLES = st.lists(
+    st.lists(st.lists(SHARES, min_size=1, max_size=4), min_size=2, max_size=2), min_size=1, max_size=4
+)
+
+
+def test_padded_passes_are_as_few_as_fit_and_the_one_that_computes_most_is_first() -> None:
+    assert cut_passes([[15, 10, 1]], 20, packed=False) == [[[1, 2], [0]]]
+
+
+@given(lengths=LENGTHS, budget=st.integers(1, 900), packed=st.booleans())
+def test_every_row_is_in_one_pass_within_the_budget_and_all_processes_make_as_many(
+    lengths: list[list[int]], budget: int, packed: bool
+) -> None:
+    cuts = cut_passes(lengths, budget, packed=packed)
+    assert len({len(passes) for passes in cuts}) == 1 and cuts[0]
+    for rows, passes in zip(lengths, cuts, strict=True):
+        assert sorted(number for part in passes for number in part) == list(range(len(rows)))
+        sizes = [pass_tokens(rows, part, packed=packed) for part in passes]
+        assert sizes == sorted(sizes, reverse=True)
+        assert all(size <= budget or len(part) == 1 for size, part in zip(sizes, passes, strict=True))
+    assert padding_factor(lengths, cuts, packed=packed) >= 1.0
+
+
+@given(
+    table=TABLES,
+    average=st.sampled_from(Average),
+    updates=st.integers(1, 2),
+    budget=st.integers(1, 300),
+    packed=st.booleans(),
+    teaches_flat=st.booleans(),
+)
+def test_a_plan_has_what_counts_once_and_its_tokens_weigh_what_the_loss_says(
+    table: list[list[list[RolloutShare]]],
+    average: Average,
+    updates: int,
+    budget: int,
+    packed: bool,
+    teaches_flat: bool,
+) -> None:
+    """Made of the table alone, it is the same on whichever rank makes it."""
+    taught = [[float(place % 2) for place, _ in enumerate(group)] for of_rank in table for group in of_rank]
+    rules = UpdateRules(average, updates, budget, packed, 100, teaches_flat)
+    plans = plan_updates(table, taught, rules)
+    assert plans == plan_updates(table, taught, rules) and len(plans) == updates
+    for number, plan in enumerate(plans):
+        assert len(plan.passes) == len(table) and len({len(passes) for passes in plan.passes}) == 1
+        left, weight, counted = iter(taught), 0.0, 0
+        for groups, passes in zip(table, plan.passes, strict=True):
+            expected, rollout = [], 0
+            sizes = [row for group in groups for share in group for row in [share.rows]]
+            for place, group in enumerate(groups):
+                for share, advantage in zip(group, next(left), strict=True):
+                    if share.counts and place % updates == number:
+                        counted += 1
+                        if advantage or teaches_flat:
+                            expected += [(rollout, row, advantage) for row, _ in enumerate(share.rows)]
+                    rollout += 1
+            found = [row for part in passes for row in part]
+            assert sorted((row.rollout, row.row, row.advantage) for row in found) == sorted(expected)
+            weight += sum(row.weight * sizes[row.rollout][row.row].sampled for row in found)
+            assert all(row.tokens == sizes[row.rollout][row.row].tokens for row in found)
+        if counted and teaches_flat and average is not Average.BUDGET:
+            assert weight == pytest.approx(1.0)
+        assert weight <= 1 + 1e-9 or average is Average.BUDGET

@@ -77,26 +77,25 @@ def poison(made: RunFolder, iteration: int, text: str, number: int = 2) -> str:
     candidates = read_records(stage.candidates, Candidate)
     chosen = candidates[number]
     assert chosen.task is not None and chosen.rubric is not None
-    said = Verdict(value=True, reasoning=text)
-    candidates[number] = chosen.model_copy(
-        update={
-            "task": chosen.task.model_copy(update={"text": text}),
-            "gates": {Gate.SOURCE: said},
-            "rubric": Rubric(task_id=chosen.task.id, criteria=(Criterion(text=text, dimension=text),) * 2),
-        }
-    )
+    verdict = Verdict(value=True, reasoning=text)
+    changes = {
+        "task": chosen.task.model_copy(update={"text": text}),
+        "gates": {Gate.SOURCE: verdict},
+        "rubric": Rubric(task_id=chosen.task.id, criteria=(Criterion(text=text, dimension=text),) * 2),
+    }
+    candidates[number] = chosen.model_copy(update=changes)
     write_records(stage.candidates, candidates)
     passage = Passage(id="doc-001", title=text, text=text, score=1.0)
-    spoken = {"thinking": text, "query": text, "passages": (passage,), "text": text}
+    turned = {"thinking": text, "query": text, "passages": (passage,), "text": text}
     ids = {*chosen.rollout_ids, chosen.challenger_rollout_id}
 
     def rolled(rollout: Rollout) -> Rollout:
-        turns = tuple(turn.model_copy(update=spoken) for turn in rollout.turns)
+        turns = tuple(turn.model_copy(update=turned) for turn in rollout.turns)
         changed = rollout.model_copy(update={"turns": turns, "answer": text, "error": text})
         return changed.without_ids() if rollout.id in ids else rollout
 
     def graded(grade: Grade) -> Grade:
-        return grade.model_copy(update={"verdicts": (said,) * 2}) if grade.rollout_id in ids else grade
+        return grade.model_copy(update={"verdicts": (verdict,) * 2}) if grade.rollout_id in ids else grade
 
     rewrite(stage.rollouts, Rollout, rolled)
     rewrite(stage.grades, Grade, graded)

@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ from starlette.testclient import TestClient
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.text import printable
 from scope_selfplay.cli import cli
-from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
-from scope_selfplay.report.overview import recorded_sections
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.store.folder import RunFolder, Stage
-from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
+from tests.unit.viewer.conftest import MARK, hostile_texts
 
 pytestmark = pytest.mark.integration
 
@@ -62,8 +58,9 @@ class Elements(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag, tag
@@ -100,13 +97,8 @@ def test_what_models_wrote_is_shown_as_text_in_every_place(client: TestClient) -
     assert all(printable(each) in task.text for each in hostile_texts())
     assert MARK in Elements(client.get("/tasks?iteration=1").text).text
     assert MARK in Elements(client.get("/compare/task-0-002?a=S_0&b=S_1").text).text
-
-
-def test_a_search_for_markup_comes_back_as_text(client: TestClient) -> None:
-    got = client.get(
-        "/tasks", params={"text": '"><script>alert(3)</script>\x00\ud800'.encode("utf-8", "replace")}
-    )
-    assert got.status_code == 200 and "<script>alert(3)" not in got.text
+    searched = {"text": '"><script>alert(3)</script>\x00\ud800'.encode("utf-8", "replace")}
+    assert "<script>alert(3)" not in client.get("/tasks", params=searched).text
 
 
 @pytest.mark.parametrize(
@@ -114,15 +106,11 @@ def test_a_search_for_markup_comes_back_as_text(client: TestClient) -> None:
     [
         ("/tasks?reason=bogus", "reason='bogus'"),
         ("/tasks?low=nan", "low='nan'"),
-        ("/tasks?low=2", "low='2'"),
-        ("/tasks?iteration=one", "iteration='one'"),
         ("/tasks?page=0", "page='0'"),
-        ("/tasks?size=100000", "size='100000'"),
         ("/tasks?sort=mean;drop", "sort='mean;drop'"),
         ("/tasks?raeson=rubric", "did you mean"),
         ("/tasks?text=" + "a" * 501, "text="),
         ("/compare?a=S_9", "S_9"),
-        ("/compare?sort=random", "sort='random'"),
     ],
 )
 def test_a_bad_question_is_refused_with_what_is_wrong_with_it(
@@ -134,15 +122,7 @@ def test_a_bad_question_is_refused_with_what_is_wrong_with_it(
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/nowhere",
-        "/tasks/1/tasks/none",
-        "/tasks/9/tasks/candidate-1",
-        "/tasks/1/nostage/x",
-        "/compare/none",
-        "/static/../cli.py",
-    ],
+    "path", ["/nowhere", "/tasks/1/tasks/none", "/tasks/1/nostage/x", "/compare/none", "/static/../cli.py"]
 )
 def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
     got = client.get(path)
@@ -177,60 +157,6 @@ def test_our_own_fault_is_a_plain_page_without_a_trace(
         assert opened.get("/tasks").status_code == 200
 
 
-def test_filters_reach_the_list_and_its_links_keep_them(client: TestClient) -> None:
-    got = client.get("/tasks?iteration=1&status=accepted&low=0.3&sort=mean&size=5")
-    means = [float(each) for each in re.findall(r'<td class="number">(0\.\d{3})</td>', got.text)]
-    assert len(means) == 5 and means == sorted(means) and means[0] >= 0.3
-    following = re.search(r'rel="next" href="([^"]*)"', got.text)
-    assert following and "status=accepted" in following[1] and "page=2" in following[1]
-    second = client.get(following[1].replace("&amp;", "&"))
-    assert second.status_code == 200 and "page 2" in second.text
-
-
-def test_other_pages_do_not_wait_for_the_numbers_of_the_overview(
-    folder: RunFolder,
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(*given: Any, **named: Any) -> Any:
-        begun.set()
-        assert go_on.wait(60)
-        return recorded_sections(*given, **named)
-
-    run = ShownRun(folder.path)
-    with ThreadPoolExecutor() as pool:
-        numbers = pool.submit(run.made, slow)
-        assert begun.wait(60)
-        listed = pool.submit(run.fresh)
-        try:
-            assert listed.result(timeout=60) is run.reader and not numbers.done()
-        finally:
-            go_on.set()
-        assert numbers.result() is run.made(slow)
-    run.close()
-
-
-def test_the_prompts_page_shows_the_runs_own_pack_and_which_made_what(
-    folder: RunFolder, tmp_path: Path
-) -> None:
-    copy = shutil.copytree(folder.path, tmp_path / "demo")
-    no_mount = shutil.ignore_patterns("kustomization.yaml")
-    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts", ignore=no_mount)
-    with TestClient(build_app(ShownRun(copy), Site()), base_url="http://localhost") as opened:
-        page = opened.get("/prompts").text
-    pack = load_pack(copy / "prompts")
-    assert all(name in page for name in (pack.hash, "prompt hash", *pack.files()))
-
-
-def test_the_task_page_shows_who_was_picked_and_scored_and_why(client: TestClient) -> None:
-    page = client.get(HOSTILE_TASK).text
-    chosen = page[page.index("<section><h2>Selections") : page.index("<section><h2>Provenance")]
-    assert "<strong>trained-1-2</strong>" in chosen and "<strong>7.5</strong>" in chosen
-    assert "explicit, criterion 2" in chosen and "unreadable" in chosen and "700 tokens in" in chosen
-    assert Elements(chosen).text.count(printable(MARKUP)) == 2
-    assert "<h2>Selections" not in client.get("/tasks/1/tasks/candidate-1-tasks-003").text
-
-
 def test_a_bin_of_the_scores_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:
     bins = re.findall(
         r'href="(/tasks\?[^"]*low=[^"]*)">[^<]*</a></td><td class="number">([\d,]+)<', client.get("/").text
@@ -239,23 +165,6 @@ def test_a_bin_of_the_scores_leads_to_the_tasks_that_it_counts(client: TestClien
     for address, count in bins:
         listed = client.get(address.replace("&amp;", "&") + "&size=1").text
         assert re.search(r"<h1>Tasks <span class=\"dim\">([\d,]+)</span>", listed)[1] == count  # type: ignore[index]
-
-
-def test_next_and_previous_stay_within_the_list_that_one_came_from(client: TestClient) -> None:
-    asks = "iteration=1&status=accepted"
-    got = client.get(f"{HOSTILE_TASK}?{asks}").text
-    following = re.search(r'rel="next" href="([^"]*)"', got)
-    assert following and "candidate-1-tasks-003" in following[1] and 'rel="prev"' not in got
-    back = client.get(following[1].replace("&amp;", "&")).text
-    assert re.search(r'rel="prev" href="[^"]*candidate-1-tasks-002', back)
-
-
-def test_the_verdict_matrix_has_a_row_per_rollout_and_a_column_per_criterion(client: TestClient) -> None:
-    got = client.get("/tasks/1/tasks/candidate-1-tasks-003").text
-    matrix = got[
-        got.index('<table class="matrix">') : got.index("</table>", got.index('<table class="matrix">'))
-    ]
-    assert matrix.count('<th scope="row">') == 2 and matrix.count('class="verdict') == 4
 
 
 def test_everything_works_under_a_base_path_stripped_or_not(folder: RunFolder) -> None:
@@ -269,23 +178,13 @@ def test_everything_works_under_a_base_path_stripped_or_not(folder: RunFolder) -
         assert opened.get("/runs/demo").status_code == 200 and opened.get("/runs/demonic").status_code == 404
 
 
-@pytest.mark.parametrize("base", ["/a?b", "/a b", "//x//y", '/"'])
-def test_a_base_path_that_is_none_is_refused(folder: RunFolder, base: str) -> None:
-    done = CliRunner().invoke(cli, ["view", str(folder.path), "--base-path", base])
-    assert isinstance(done.exception, ConfigError)
+def test_a_base_path_that_is_none_is_refused(folder: RunFolder) -> None:
+    for base in ("/a?b", "/a b", "//x//y", '/"'):
+        done = CliRunner().invoke(cli, ["view", str(folder.path), "--base-path", base])
+        assert isinstance(done.exception, ConfigError), base
 
 
-@pytest.mark.parametrize(
-    ("host", "status"), [("evil.example.org", 421), ("127.0.0.1:8080", 200), ("[::1]:8080", 200)]
-)
-def test_only_known_host_names_are_answered_and_nothing_can_be_posted(
-    client: TestClient, host: str, status: int
-) -> None:
-    assert client.get("/healthz", headers={"host": host}).status_code == status
+def test_only_known_host_names_are_answered_and_nothing_can_be_posted(client: TestClient) -> None:
+    for host, status in {"evil.example.org": 421, "127.0.0.1:8080": 200, "[::1]:8080": 200}.items():
+        assert client.get("/healthz", headers={"host": host}).status_code == status
     assert client.post("/tasks").status_code == 405
-
-
-def test_the_page_says_what_is_suspect_and_lists_only_that(client: TestClient) -> None:
-    assert "Suspect of injection: " in client.get(HOSTILE_TASK).text
-    listed = client.get("/tasks?stage=all&suspect=answer").text
-    assert "candidate-1-tasks-002" in listed and "candidate-1-tasks-003" not in listed
