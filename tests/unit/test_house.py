@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_157,
+    "library lines": 51_267,
     "library files": 223,
-    "test lines": 34_000,
+    "test lines": 34_070,
     "benchmark lines": 5_500,
-    "words by hand": 27_900,
+    "words by hand": 27_916,
     "settings": 163,
     "commands": 41,
     "training lines": 2_650,
