@@ -139,6 +139,14 @@ class JudgeConfig(ConfigSection):
     )
     """Sampling by question: `temperature` (retries are never greedy), `top_p` and `max_tokens` of a completion with its
     thinking, each over the default (Table 9)."""
+    score: Literal["hard", "soft"] = "hard"
+    """What a token's grade counts: whether a criterion is met, or how likely that is after the exam's calibration."""
+    guard: bool | None = None
+    """Ask with one token per answer whether it speaks to whoever grades it or about its own worth; such an answer meets
+    no criterion. When left out, so with `verdict: token`."""
+    exam: Literal["stop", "report", "none"] = "stop"
+    """What an exam of the judge does before a run: a judge that cannot tell right from wrong `stop`s it, or the exam
+    only `report`s; `none` holds none, and verdicts of one token are not calibrated (docs/how/judge.md)."""
     max_chars: int = Field(default=48_000, ge=1000)
     """Maximum characters of all candidates in one prompt; longer candidates are cut, all to the same length. Where the
     prompt is still too long for the judge's context, the limit is halved until it fits."""
@@ -187,6 +195,10 @@ class JudgeConfig(ConfigSection):
             return self.canaries.rate
         return _MODEL_CANARIES if self.kind == "model" else 0.0
 
+    @property
+    def guards(self) -> bool:
+        return self.verdict == "token" if self.guard is None else self.guard
+
     def mistakes(self) -> Iterator[str]:
         placed = self.endpoint.base_url or all(self.endpoint_of(role).base_url for role in JudgeRole)
         if self.kind == "model" and not placed:
@@ -216,6 +228,7 @@ class JudgeConfig(ConfigSection):
 _WHERE = {"base_url", "api_key_env", "tokenizer"}
 OPERATION: dict[str, Any] = {
     "canaries": True,
+    "exam": True,
     "concurrency": True,
     "patience": True,
     "retries": True,

@@ -263,7 +263,9 @@ class RunConfig(ConfigSection):
     @property
     def _as_before(self) -> dict[str, bool]:
         """Settings of the judge that a run without them has had always, also before there were any."""
-        unset = {"noise": not self.judge.noise, "evaluate": not self.judge.evaluate}
+        judge = self.judge
+        unset = {"noise": not judge.noise, "evaluate": not judge.evaluate, "guard": judge.guard is None}
+        unset["score"] = judge.score == "hard"
         return {name: True for name, is_unset in unset.items() if is_unset}
 
     @property

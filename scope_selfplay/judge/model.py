@@ -7,11 +7,15 @@ A judgement comes from the cache, a call in flight, or the endpoint; it is read,
 Seeds follow from the run's seed and the prompt, that is, from what is judged: equal prompts get equal replies and are
 paid for once, whoever asks. Only a question that a tournament repeats has a seed per repeat, and so a reply of its own,
 also where replies are kept. Works in any event loop, one after the other or side by side.
+
+A verdict of one token goes by how likely its two choices were, against the threshold that the exam has measured for
+this judge and question (judge/exam.py); without an exam the likelier one is the verdict.
 """
 
 import asyncio
 import hashlib
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -19,10 +23,11 @@ import threading
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from scope_selfplay.base.errors import RecordError, StorageError
 from scope_selfplay.base.text import ControlTags
@@ -31,7 +36,7 @@ from scope_selfplay.config.judge import CallConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.account import check_failure_budget
 from scope_selfplay.judge.endpoint import endpoints_per_loop, special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.protocol import Question, Reply, failed
+from scope_selfplay.judge.protocol import GradeQuestion, GuardQuestion, Question, Reply, failed
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts
 from scope_selfplay.judge.replies import has_ended_thinking, thinking_of
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatReply, ChatRequest
@@ -45,6 +50,7 @@ T = TypeVar("T")
 _RETRY_TEMPERATURE = 0.6
 # Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
 _SHORT_TOKENS = 64
+_SELF_SERVING = "the answer speaks to whoever grades it, or about its own worth: it meets nothing"
 # 31 bits: some servers keep seeds in signed 32-bit integers.
 _SEED_BITS = 0x7FFF_FFFF
 
@@ -63,20 +69,31 @@ class ModelJudge:
         cache: "JudgementCache | None" = None,
         key: bytes | None = None,
         tokens: Collection[str] = (),
+        thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`key` is the secret of the run's fences, by default one that follows from the seed; `tokens` are the
-        judge's special tokens. Raises ConfigError as `endpoints_per_loop`.
+        judge's special tokens; `thresholds` are log-odds by the name of a question. Raises ConfigError as
+        `endpoints_per_loop`.
         """
+        self.thresholds = dict(thresholds or {})
         self.prompts = JudgePrompts(pack, config, key=key or fence_key(seed), tags=ControlTags(tokens))
         self.knows_tokens = bool(tokens)
         self.roles: dict[PromptRole, Counter[str]] = defaultdict(Counter)
+        self._guards = PromptRole.GUARD in pack.roles and config.guards
         models = [model_name(config, role) for role in JudgeRole]
         settings = [config.calls[role].model_dump_json() for role in JudgeRole]
         content = content_id(
             "model", *models, *settings, pack.hash, config.verdict, config.max_chars, config.truncation
         )
+        if self._guards or config.score == "soft":
+            content = content_id("short", content, str(self._guards), config.score)
+        self.uncalibrated = f"{model_name(config, JudgeRole.GRADE)} {content}"
+        """Names model, prompts and settings alone: whose thresholds an exam has measured."""
+        if self.thresholds:
+            content = content_id("calibrated", content, json.dumps(self.thresholds, sort_keys=True))
         self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
+        self._has_schemas = True
         self._config = config
         self.endpoints = endpoints_per_loop(config, say)
         self._in_flight: dict[tuple[ChatClient, bytes], asyncio.Task[ChatReply]] = {}
@@ -93,6 +110,8 @@ class ModelJudge:
         if (settled := question.settled()) is not None:
             return settled
         reply = await self._ask_until_read(question)
+        if self._guards and isinstance(question, GradeQuestion) and reply.verdict.fault is None:
+            reply = await self._guarded(reply, GuardQuestion(question.task, question.answer))
         fault = reply.verdict.fault
         self.roles[question.role]["calls"] += 1
         if fault is not None:
@@ -103,12 +122,29 @@ class ModelJudge:
             check_failure_budget(whole["calls"], faults.total(), self._config.failure_budget, kinds=kinds)
         return reply
 
+    async def _guarded(self, reply: Reply[T], question: GuardQuestion) -> Reply[T]:
+        """The reply to a grade, once it is known whom the answer speaks to.
+
+        The prompt is the same for every criterion of an answer: asked at the same time or kept, it is paid for once.
+        """
+        guard = await self._ask_until_read(question)
+        self.roles[question.role]["calls"] += 1
+        if guard.value is None:
+            return Reply(None, guard.verdict, guard.completion)
+        if not guard.value:
+            return reply
+        refused = {"value": False, "probability": 0.0, "reasoning": _SELF_SERVING}
+        verdict = reply.verdict.model_copy(update=refused)
+        return replace(reply, value=cast(T, False), degree=None, verdict=verdict)
+
     async def _ask_until_read(self, question: Question[T]) -> Reply[T]:
         role = ROLE_OF_PROMPT[question.role]
         call, model = self._config.calls[role], model_name(self._config, role)
         thinks = self._config.endpoint_of(role).native_thinking
         prompts, repeat = self.prompts, question.repeat
         prompt = prompts.render(question)
+        if not self._has_schemas:
+            prompt = prompt._replace(schema="")
         endpoint = await self.endpoints[role].here()
         attempt = 0
         while True:
@@ -117,6 +153,10 @@ class ModelJudge:
             try:
                 completion, origin = await self._complete(endpoint, question, request, key)
             except ChatFault as fault:
+                if fault.fault is Fault.REFUSED and prompt.schema and not fault.too_long:
+                    # Not every engine has structured outputs; the reader takes the same reply without them.
+                    self._has_schemas, prompt = False, prompt._replace(schema="")
+                    continue
                 if fault.too_long and (halved := prompts.halved()) is not None:
                     # Whoever writes a text that does not fit is judged by what does: a refusal would mask its reward.
                     prompts, prompt = halved, halved.render(question)
@@ -131,7 +171,39 @@ class ModelJudge:
                 # Only what could be read is kept: a later run may find the judge in better health.
                 self._cache.put(key, completion)
             if value is not None or attempt > self._config.retries:
-                return _reply(question, value, completion, attempt, cached=origin == "cached")
+                return self._reply(question, prompt, value, completion, attempt, cached=origin == "cached")
+
+    def _reply(
+        self,
+        question: Question[T],
+        prompt: JudgePrompt[T],
+        value: T | None,
+        completion: ChatReply,
+        attempts: int,
+        *,
+        cached: bool,
+    ) -> Reply[T]:
+        """Tokens are the last completion's."""
+        odds, reasoning = dict(completion.odds), completion.reasoning or thinking_of(completion.text)
+        probability = None
+        if value is None:
+            reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
+        elif (probability := _likelihood(odds, prompt.choices)) is not None:
+            probability = _shifted(probability, self.thresholds.get(question.name, 0.0))
+            likely = question.likely(probability) if len(prompt.choices) == _TWO else None
+            value = value if likely is None else likely
+        verdict = Verdict(
+            value=None if value is None else question.holds(value),
+            probability=probability,
+            reasoning=reasoning,
+            fault=Fault.UNREADABLE if value is None else None,
+            attempts=attempts,
+            tokens_in=completion.tokens_in,
+            tokens_out=completion.tokens_out,
+            cached=cached,
+        )
+        is_soft = self._config.score == "soft" and isinstance(question, GradeQuestion)
+        return Reply(value, verdict, completion.text, probability if is_soft else None, odds)
 
     def _request(self, prompt: JudgePrompt[T], call: CallConfig, attempt: int, repeat: int) -> ChatRequest:
         # A greedy judge would only repeat what could not be read.
@@ -145,6 +217,9 @@ class ModelJudge:
             choices=prompt.choices,
             pattern=prompt.pattern,
             top_p=call.top_p,
+            schema=prompt.schema,
+            # A tag that a judge quotes while it thinks ends its reply too early: not twice.
+            stop=prompt.stop if attempt == 0 else (),
         )
 
     async def _complete(
@@ -198,22 +273,22 @@ def open_model_judge(
     return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
 
 
-def _reply(
-    question: Question[T], value: T | None, completion: ChatReply, attempts: int, *, cached: bool
-) -> Reply[T]:
-    """Tokens are the last completion's."""
-    odds = dict(completion.odds)
-    verdict = Verdict(
-        value=None if value is None else question.holds(value),
-        probability=None if value is None else question.probability(value, odds),
-        reasoning=completion.reasoning or thinking_of(completion.text),
-        fault=Fault.UNREADABLE if value is None else None,
-        attempts=attempts,
-        tokens_in=completion.tokens_in,
-        tokens_out=completion.tokens_out,
-        cached=cached,
-    )
-    return Reply(value, verdict, completion.text, odds)
+_TWO = 2
+
+
+def _likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | None:
+    """How likely the first of two choices was, of three the third being a tie and counting half; None where the
+    probability of one is not known.
+    """
+    known = [odds[choice] for choice in choices if choice in odds]
+    if len(known) != len(choices) or not choices or not sum(known):
+        return None
+    return (known[0] + sum(known[_TWO:]) / 2) / sum(known)
+
+
+def _shifted(probability: float, threshold: float) -> float:
+    """The probability whose log-odds are lower by the threshold."""
+    return probability / (probability + (1 - probability) * math.exp(threshold))
 
 
 def model_name(config: JudgeConfig, role: JudgeRole) -> str:
@@ -243,7 +318,9 @@ _WAIT = 60.0
 
 def cache_key(model: str, request: ChatRequest) -> bytes:
     """What a completion follows from: model with weights, prompt, sampling, seed, choices."""
-    return hashlib.blake2b(json.dumps([model, *request]).encode(), digest_size=20).digest()
+    # Where a reply stops changes nothing of what it says; without a schema, what was paid for before is known still.
+    fields = request[: 8 if request.schema else 7]
+    return hashlib.blake2b(json.dumps([model, *fields]).encode(), digest_size=20).digest()
 
 
 class JudgementCache:

@@ -37,6 +37,8 @@ from scope_selfplay.rewards.verify import boxed_reward, exact_match, last_box
 
 T = TypeVar("T")
 
+CRITERIA = (3, 5)
+"""Fewest and most criteria of a rubric that is written from documents (SCOPE)."""
 DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
 PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
@@ -104,6 +106,8 @@ class Reply(Generic[T]):
     value: T | None
     verdict: Verdict
     completion: str = ""
+    degree: float | None = None
+    """How far a criterion is met, where that counts and not only whether it is."""
     odds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -133,8 +137,8 @@ class Question(Generic[T]):
         """What the verdict says where this value came."""
         return True
 
-    def probability(self, value: T, odds: Mapping[str, float]) -> float | None:
-        """The soft verdict, where the odds of all choices are known."""
+    def likely(self, probability: float) -> T | None:
+        """The value by how likely the first choice of a token was; None where the token itself decides."""
         return None
 
     def said(self, value: T, reasoning: str = "", *, attempts: int = 1) -> Reply[T]:
@@ -154,9 +158,8 @@ class YesOrNo(Question[bool]):
     def holds(self, value: bool) -> bool:
         return value
 
-    def probability(self, value: bool, odds: Mapping[str, float]) -> float | None:
-        yes, no = odds.get("1"), odds.get("0")
-        return None if yes is None or no is None or yes + no <= 0 else yes / (yes + no)
+    def likely(self, probability: float) -> bool | None:
+        return probability >= 0.5
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,17 @@ class GradeQuestion(YesOrNo):
 
 
 @dataclass(frozen=True)
+class GuardQuestion(YesOrNo):
+    """Whether an answer speaks to whoever grades it, or about its own worth: such a one meets no criterion."""
+
+    answer: str
+
+    @property
+    def role(self) -> PromptRole:
+        return PromptRole.GUARD
+
+
+@dataclass(frozen=True)
 class PairQuestion(Question[Outcome]):
     """One presentation of two rollouts, `first` first.
 
@@ -225,17 +239,8 @@ class PairQuestion(Question[Outcome]):
     def holds(self, value: Outcome) -> bool:
         return value.first >= value.second
 
-    def probability(self, value: Outcome, odds: Mapping[str, float]) -> float | None:
-        """How likely the first is better, a tie counting half.
-
-        The verdict decides the outcome all the same: a tie is a tie, however likely a win was (Reasoning Arena,
-        equation 7).
-        """
-        known = [odds[choice] for choice in PREFERENCES if choice in odds]
-        if len(known) < len(PREFERENCES) or not sum(known):
-            return None
-        first, _, tie = known
-        return (first + tie / 2) / sum(known)
+    def likely(self, probability: float) -> Outcome | None:
+        return Outcome(probability, 1 - probability)
 
     def settled(self) -> Reply[Outcome] | None:
         """What would look the same ties, and an answer wins over none."""
@@ -328,6 +333,8 @@ def question_of(
         raise ValueError(f"found {len(answers)} answers, expected {expected}")
     if style is not None:
         return PairQuestion(task, *answers, style=style, rubric=by)
+    if role is PromptRole.GUARD:
+        return GuardQuestion(task, answers[0].answer or "")
     if role is PromptRole.GRADE and isinstance(by, Criterion):
         return GradeQuestion(task, by, answers[0].answer or "")
     if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) and not isinstance(by, Criterion):
@@ -366,18 +373,20 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
     answer = rollout.answer
     if answer is None or is_opener(answer):
         reason = "no answer" if answer is None else _OPENER
-        verdicts = [Verdict(value=False, reasoning=reason, attempts=0) for _ in rubric.criteria]
+        unmet = Verdict(value=False, reasoning=reason, attempts=0)
+        replies = [Reply(False, unmet) for _ in rubric.criteria]
     else:
 
-        async def verdict(row: int, criterion: Criterion) -> Verdict:
+        async def asked(row: int, criterion: Criterion) -> Reply[bool]:
             if criterion.check is not None:
-                return await _verified(task, criterion.check, answer)
-            return (await judge.ask(GradeQuestion(task, criterion, answer, key=(*key, row)))).verdict
+                verdict = await _verified(task, criterion.check, answer)
+                return Reply(verdict.value, verdict)
+            return await judge.ask(GradeQuestion(task, criterion, answer, key=(*key, row)))
 
-        verdicts = list(await asyncio.gather(*map(verdict, itertools.count(), rubric.criteria)))
-    weights = [criterion.weight for criterion in rubric.criteria]
-    score = rubric_score([verdict.value for verdict in verdicts], weights)
-    return Grade(rollout_id=rollout.id, verdicts=tuple(verdicts), score=score)
+        replies = list(await asyncio.gather(*map(asked, itertools.count(), rubric.criteria)))
+    met = [reply.value if reply.degree is None else reply.degree for reply in replies]
+    score = rubric_score(met, [criterion.weight for criterion in rubric.criteria])
+    return Grade(rollout_id=rollout.id, verdicts=tuple(reply.verdict for reply in replies), score=score)
 
 
 async def _verified(task: Task, check: Check, answer: str) -> Verdict:

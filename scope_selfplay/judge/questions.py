@@ -4,20 +4,23 @@ What differs comes last in a prompt (task, then answer, then criterion; the pack
 a single token comes last of all, so that prompts share the longest beginnings.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
-from scope_selfplay.base.values import Criterion, Document, Rollout, Rubric, Task
+from scope_selfplay.base.values import Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
 from scope_selfplay.judge.fences import Fencer, View, shown
 from scope_selfplay.judge.protocol import (
+    CRITERIA,
     DIMENSIONS,
     PREFERENCES,
     GateQuestion,
     GradeQuestion,
+    GuardQuestion,
     PairQuestion,
     Question,
     RubricQuestion,
@@ -27,6 +30,7 @@ from scope_selfplay.judge.protocol import (
     Style,
 )
 from scope_selfplay.judge.replies import (
+    count_criteria,
     parse_correctness,
     parse_match,
     parse_preference,
@@ -38,7 +42,7 @@ from scope_selfplay.judge.replies import (
     parse_winners,
 )
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, Output, PromptRole
+from scope_selfplay.prompts.roles import POLICY_ROLES, Output, PromptRole
 from scope_selfplay.rewards.equations import priority_weight
 
 T = TypeVar("T")
@@ -51,7 +55,7 @@ SCORES = {"1": True, "0": False}
 _ANSWERED_BY = {
     "gate": JudgeRole.GATES,
     "rubric": JudgeRole.RUBRIC,
-    "grade": JudgeRole.GRADE,
+    **dict.fromkeys(("grade", "guard"), JudgeRole.GRADE),
     **dict.fromkeys(("compare", "select", "score"), JudgeRole.COMPARE),
 }
 ROLE_OF_PROMPT = {
@@ -61,14 +65,16 @@ ROLE_OF_PROMPT = {
 
 
 class _Form(NamedTuple):
-    """How a verdict is read that is written; where the config wants few tokens, the request for them, and the one
-    token that may come back, or the pattern of a short reply.
+    """How a verdict is read that is written, up to the tag `stop`; where the config wants few tokens, the request for
+    them, and the one token that may come back, or the pattern of a short reply. Without a reader the pack itself asks
+    for the token.
     """
 
-    read: Reader[Any]
+    read: Reader[Any] | None
     request: str = ""
     choices: Mapping[str, Any] = {}
     pattern: str = ""
+    stop: str = ""
 
 
 _TENTH = r"(10|[0-9](\.[0-9])?)"
@@ -77,11 +83,13 @@ _FORMS = {
         parse_score,
         "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
         choices=SCORES,
+        stop="</score>",
     ),
     Output.TWO_SCORES: _Form(
         parse_two_scores,
         "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
         pattern=f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
+        stop="</second>",
     ),
     Output.PREFERENCE: _Form(
         parse_preference,
@@ -95,20 +103,28 @@ _FORMS = {
     ),
     Output.CORRECTNESS: _Form(parse_correctness),
     Output.MATCH: _Form(parse_match),
+    Output.YES_NO: _Form(None, choices={"Yes": True, "No": False}),
+    Output.LETTER: _Form(None, choices={"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0)}),
 }
-"""Of the outputs that are read alike whatever is asked; rubrics and selections are read by their questions."""
+"""Of the outputs that are read alike whatever is asked; rubrics and selections are read by their questions. Of two
+choices the first one is a yes, or a win of the first.
+"""
 
 
 class JudgePrompt(NamedTuple, Generic[T]):
     """A rendered prompt, and how its completion is read: None for what cannot be read.
 
-    `choices`: the one token that may come back. `pattern`: what a short reply matches. A written verdict has neither.
+    `choices`: the one token that may come back. `pattern`: what a short reply matches. `schema`: that of a JSON reply.
+    A written verdict has none of them, and ends with the tag `stop`. `why` says what is wrong with an unreadable one.
     """
 
     prompt: str
     read: Reader[T]
     choices: tuple[str, ...] = ()
     pattern: str = ""
+    schema: str = ""
+    stop: tuple[str, ...] = ()
+    why: Callable[[str], str] = lambda completion: "not in the asked form"
 
 
 class JudgePrompts:
@@ -132,19 +148,27 @@ class JudgePrompts:
 
     def render(self, question: Question[Any]) -> JudgePrompt[Any]:
         """Raises ValueError for a question that lacks what its prompt shows."""
-        slots = {"task": self._fencer.fence("task", question.task.text)} | self._slots(question)
-        prompt = self._pack.render(question.role, **slots)
+        slots = self._slots(question)
+        if not isinstance(question, GuardQuestion):
+            slots["task"] = self._fencer.fence("task", question.task.text)
+        prompt, output = self._pack.render(question.role, **slots), self._pack.output_of(question.role)
         match question:
-            case RubricQuestion(task, documents=documents):
-                return JudgePrompt(prompt, partial(_read_rubric if documents else _read_dimensions, task.id))
+            case RubricQuestion():
+                least, most = CRITERIA if question.documents else DIMENSIONS
+                read, why = partial(_read_rubric, question), partial(_why_no_rubric, least, most)
+                schema = _rubric_schema(least, most) if output is Output.CRITERIA else ""
+                return JudgePrompt(prompt, read, schema=schema, why=why)
             case SelectQuestion(winners=winners):
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
                 return JudgePrompt(prompt, partial(parse_winners, labels=labels, winners=winners))
-        form = _FORMS[CONTRACTS[question.role].output]
-        if self._config.verdict == "written" or not form.request:
-            return JudgePrompt(prompt, form.read)
-        read = partial(_one_of, form.choices) if form.choices else form.read
-        return JudgePrompt(f"{prompt.rstrip()}\n\n{form.request}", read, tuple(form.choices), form.pattern)
+        form = _FORMS[output]
+        if form.read is not None and (self._config.verdict == "written" or not form.request):
+            return JudgePrompt(prompt, form.read, stop=(form.stop,) if form.stop else ())
+        reader = partial(_one_of, form.choices) if form.choices else form.read
+        assert reader is not None
+        return JudgePrompt(
+            f"{prompt.rstrip()}\n\n{form.request}".rstrip(), reader, tuple(form.choices), form.pattern
+        )
 
     def _slots(self, question: Question[Any]) -> dict[str, Any]:
         """What a prompt shows beside its task."""
@@ -160,6 +184,8 @@ class JudgePrompts:
                 fence = self._fencer.fence
                 slots = {"answer": fence("answer", answer), "criterion": fence("criterion", criterion.text)}
                 return {**slots, "native_thinking": native}
+            case GuardQuestion(answer=answer):
+                return {"answer": self._fencer.fence("answer", answer)}
             case RubricQuestion(documents=[]):
                 return {}
             case RubricQuestion(task, documents=documents):
@@ -238,21 +264,43 @@ def _one_of(choices: Mapping[str, T], completion: str) -> T | None:
     return choices.get(completion.strip())
 
 
-def _read_rubric(task_id: str, completion: str) -> Rubric | None:
-    criteria = parse_rubric(completion)
-    if criteria is None:
-        return None
-    return Rubric(task_id=task_id, criteria=tuple(criteria), unmet=parse_unmet(completion))
-
-
-def _read_dimensions(task_id: str, completion: str) -> Rubric | None:
-    """A rubric from the query alone, weighted by importance."""
-    least, most = DIMENSIONS
+def _read_rubric(question: RubricQuestion, completion: str) -> Rubric | None:
+    """One from the query alone is weighted by importance."""
+    least, most = CRITERIA if question.documents else DIMENSIONS
     criteria = parse_rubric(completion, least=least, most=most)
     if criteria is None:
         return None
+    if question.documents:
+        return Rubric(task_id=question.task.id, criteria=tuple(criteria), unmet=parse_unmet(completion))
     weighted = (each.model_copy(update={"weight": priority_weight(each.priority)}) for each in criteria)
-    return Rubric(task_id=task_id, criteria=tuple(weighted))
+    return Rubric(task_id=question.task.id, criteria=tuple(weighted))
+
+
+def _why_no_rubric(least: int, most: int, completion: str) -> str:
+    found = count_criteria(completion)
+    if found is None:
+        return "no list of criteria in the asked form"
+    return (
+        f"{found} criteria, {least} to {most} wanted"
+        if not least <= found <= most
+        else "a criterion cannot be read"
+    )
+
+
+def _rubric_schema(least: int, most: int) -> str:
+    """For an engine with structured outputs: lengths in characters."""
+    text = {"type": "string", "minLength": 20, "maxLength": 220}
+    fields = {"text": text, "priority": {"enum": [each.value for each in Priority]}}
+    item = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+    criteria = {"type": "array", "items": item, "minItems": least, "maxItems": most}
+    return json.dumps(
+        {
+            "type": "object",
+            "properties": {"criteria": criteria},
+            "required": ["criteria"],
+            "additionalProperties": False,
+        }
+    )
 
 
 def _listed(criterion: Criterion) -> str:

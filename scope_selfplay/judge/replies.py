@@ -38,6 +38,8 @@ _PRIORITIES = {priority.value: priority for priority in Priority} | {"nice_to_ha
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}
 _MATCHES = {"correct": 1.0, "not attempted": 0.5, "incorrect": 0.0}
 _TEN = 10.0
+# What a small model writes behind its score: `<nothing else>`, `<end>`, `</answer>`.
+_ADDED = re.compile(r"</?(?!score)[a-zA-Z][a-zA-Z _]{0,30}>")
 _CLOSERS = " \t\n\r.$*)\u3002"
 _QUOTES = ('"', "'", "`", "\u201c", "\u2018", "\u00ab", "\u300c")
 # Speech that is reported: what somebody else claims, asks for or wrote is not the judge's own verdict.
@@ -74,19 +76,24 @@ def has_ended_thinking(completion: str) -> bool:
 
 
 def parse_score(completion: str) -> bool | None:
-    """True or False from the one `<score>` that the reply is, which holds 1 or 0 and nothing else."""
-    return {"1": True, "0": False}.get(_whole_block(drop_thinking(completion), "score") or "")
+    """True or False from the `<score>` that the reply begins with, which holds 1 or 0 and nothing else.
+
+    Behind it may stand tags without words, as small models add them; nothing else may.
+    """
+    block, end, rest = (drop_thinking(completion) or "").strip().partition("</score>")
+    score = {"1": True, "0": False}.get(_whole_block(block + end, "score") or "")
+    return None if _ADDED.sub("", rest).strip() else score
 
 
 def parse_rubric(completion: str, *, least: int = 3, most: int = 5) -> list[Criterion] | None:
-    """`least` to `most` criteria with different texts from the JSON list in the `<rubric>` that the reply is.
+    """`least` to `most` criteria with different texts from the JSON list in the `<rubric>` that the reply is, or from
+    `criteria` of the JSON object that it is.
 
     An `<unmet>` may follow, which `parse_unmet` reads; where it names something, the rubric may be empty. An item has
     `text` and `priority` and may have `title` and `dimension`; other keys are not read. Weights are 1, as in the paper,
     whatever the priority.
     """
-    block, _ = _rubric_and_unmet(completion)
-    items = _json(_unfenced(block)) if block is not None else None
+    items = _items(completion, "criteria")
     if items == [] and parse_unmet(completion):
         return []
     if not isinstance(items, list) or not least <= len(items) <= most:
@@ -101,13 +108,18 @@ def parse_unmet(completion: str) -> tuple[str, ...] | None:
 
     None where there is no such block, since the pack does not ask for it, and where it cannot be read.
     """
-    _, block = _rubric_and_unmet(completion)
-    items = _json(_unfenced(block)) if block is not None else None
+    items = _items(completion, "unmet")
     if not isinstance(items, list):
         return None
     texts = [_words(item) for item in items]
     known = tuple(text for text in texts if text)
     return known if len(known) == len(items) else None
+
+
+def count_criteria(completion: str) -> int | None:
+    """How many items a rubric's list has, whatever they are; None without such a list."""
+    items = _items(completion, "criteria")
+    return len(items) if isinstance(items, list) else None
 
 
 def parse_winners(completion: str, labels: Sequence[str | int], winners: int) -> list[int] | None:
@@ -167,6 +179,16 @@ def parse_match(completion: str) -> float | None:
     r"""1 for `correct`, 0.5 for `not attempted`, 0 for `incorrect`, from the `\boxed{...}` that ends the reply."""
     boxed = _closing_box(drop_thinking(completion)) or ""
     return _MATCHES.get(" ".join(boxed.lower().replace("_", " ").split()))
+
+
+def _items(completion: str, key: str) -> object:
+    """`criteria` or `unmet` of a reply: of the JSON object that it is, else in the blocks that it is."""
+    whole = _object(_in_code_fence(drop_thinking(completion)))
+    if "criteria" in whole:
+        return whole.get(key)
+    rubric, unmet = _rubric_and_unmet(completion)
+    block = rubric if key == "criteria" else unmet
+    return None if block is None else _json(_unfenced(block))
 
 
 def _rubric_and_unmet(completion: str) -> tuple[str | None, str | None]:

@@ -42,6 +42,7 @@ from scope_selfplay.judge.fences import View
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
+    GuardQuestion,
     Judge,
     PairQuestion,
     Question,
@@ -244,6 +245,10 @@ class LexicalJudge:
             case GradeQuestion(task, criterion=criterion, answer=answer):
                 met = is_stated(criterion.text, answer, _asked(task))
                 return question.said(met, _STATED[met])
+            case GuardQuestion():
+                return question.said(
+                    False, "What speaks to a judge states nothing, and so it meets nothing here."
+                )
             case PairQuestion():
                 outcome = _outcome(question)
                 return question.said(outcome, "{:.2f}:{:.2f}".format(*outcome))

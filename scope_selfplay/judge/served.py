@@ -59,14 +59,15 @@ _FENCES = {
 }
 """What the visible name of a fence is, by the input of a prompt that it is around."""
 _ROLES = {
-    (contract.output, frozenset(_FENCES[name] for name in contract.required if name in _FENCES)): role
+    (output, frozenset(_FENCES[name] for name in contract.required if name in _FENCES)): role
     for role, contract in reversed(CONTRACTS.items())
+    for output in contract.outputs
     if role in ROLE_OF_PROMPT
 }
 """Who may have asked, by the form that is asked for and the fences that are shown at least: a prompt does not name its
 role, and of those that look alike, such as gates, the first one is meant.
 """
-_OUTPUTS = tuple(dict.fromkeys(CONTRACTS[role].output for role in reversed(ROLE_OF_PROMPT)))
+_OUTPUTS = tuple(dict.fromkeys(each for role in reversed(ROLE_OF_PROMPT) for each in CONTRACTS[role].outputs))
 
 
 def lexical_app(api_key: str | None = None) -> Starlette:
@@ -176,7 +177,9 @@ def _question(role: PromptRole, fields: Mapping[str, Sequence[Fenced]], prompt: 
     shown = [_candidate(fenced) for fenced in fields.get("candidate", ())]
     return question_of(
         role,
-        Task(id="served", text=text["task"], type="", document_id="", reference=text.get("reference")),
+        Task(
+            id="served", text=text.get("task", ""), type="", document_id="", reference=text.get("reference")
+        ),
         documents=documents,
         answers=shown or [Rollout.of_answer(text.get("answer", ""))],
         by=by,
@@ -211,9 +214,11 @@ def _written(
 ) -> ServedReply:
     """A value in the form that was asked for; `labels` are those of the candidates."""
     match form:
-        case Output.RUBRIC:
+        case Output.RUBRIC | Output.CRITERIA:
             fields = {"text", "priority", "title", "dimension"}
             items = [each.model_dump(mode="json", include=fields) for each in value.criteria]
+            if form is Output.CRITERIA:
+                return ServedReply(json.dumps({"criteria": items, "unmet": value.unmet or ()}))
             unmet = f"\n<unmet>\n{json.dumps(value.unmet)}\n</unmet>" if value.unmet is not None else ""
             return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>{unmet}")
         case Output.WINNERS:
@@ -227,6 +232,10 @@ def _written(
             if choices:
                 return _token(winner, choices)
             said = rf"\boxed{{{'Tie' if winner == 'T' else winner}}}"
+        case Output.LETTER:
+            return _token("A" if value.first >= value.second else "B", choices)
+        case Output.YES_NO:
+            return _token("Yes" if value else "No", choices)
         case Output.CORRECTNESS:
             said = rf"\boxed{{{value:g}}}"
         case Output.MATCH:

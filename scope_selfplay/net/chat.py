@@ -45,7 +45,9 @@ _MISCONFIGURED = frozenset({401, 403, 404})
 class ChatRequest(NamedTuple):
     """One user message. With `choices`, the reply is one of them, and its first token's odds are asked.
 
-    With a `pattern`, a regular expression, the reply matches it. Both need an engine with structured outputs.
+    With a `pattern`, a regular expression, the reply matches it; with a `schema`, a JSON schema as text, it is such a
+    value. These need an engine with structured outputs. `stop`: closing tags; the first one ends the reply, as its
+    last part.
     """
 
     prompt: str
@@ -55,6 +57,8 @@ class ChatRequest(NamedTuple):
     choices: tuple[str, ...] = ()
     pattern: str = ""
     top_p: float = 1.0
+    schema: str = ""
+    stop: tuple[str, ...] = ()
 
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
@@ -180,6 +184,11 @@ class ChatClient(Client):
             body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         elif request.pattern:
             body["structured_outputs"] = {"regex": request.pattern}
+        elif request.schema:
+            schema = json.loads(request.schema)
+            body["structured_outputs"] = {"json": schema, "disable_any_whitespace": True}
+        if request.stop:
+            body["stop"] = list(request.stop)
         return body
 
     def named(self, fault: HttpFault) -> ChatFault | ConfigError:
@@ -211,6 +220,9 @@ def _reply(answer: dict[str, Any], request: ChatRequest) -> ChatReply:
     reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
     if not isinstance(text, str) or not isinstance(reasoning, str):
         raise TypeError("content is not a text")
+    if finish == "stop":
+        # Servers leave out what they stopped at.
+        text += next((end for end in request.stop if text.count(end) < text.count(end.replace("/", ""))), "")
     usage = answer.get("usage") or {}
     return ChatReply(
         text=text,

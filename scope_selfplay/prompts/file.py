@@ -21,6 +21,8 @@ from scope_selfplay.prompts.roles import (
     GATE_ROLES,
     OUTPUTS,
     POLICY_ROLES,
+    SHORT,
+    Output,
     PromptRole,
     YamlMapping,
     listed,
@@ -172,9 +174,10 @@ def quarter_of_bytes(text: str) -> int:
 
 
 class Prompt(Value):
-    """`text` is the whole file; `body` is what is rendered, which uses `uses` (sorted)."""
+    """`text` is the whole file; `body` is what is rendered, which uses `uses` (sorted) and asks for the `output`."""
 
     role: PromptRole
+    output: Output
     text: str
     body: str
     uses: tuple[str, ...]
@@ -195,19 +198,22 @@ def read_prompt(
     """The prompt, and every mistake in it; a prompt with mistakes is not to be rendered."""
     parts = _split_file(role, text, file)
     if isinstance(parts, Finding):
-        return Prompt(role=role, text=text, body="", uses=()), [parts]
+        return Prompt(role=role, output=CONTRACTS[role].output, text=text, body="", uses=()), [parts]
     front, anatomy = parts.front, dissect(parts.body)
+    allowed = CONTRACTS[role].outputs
+    output = next((each for each in allowed if each == front.values.get("output")), allowed[0])
     problems, faults = [*_front_problems(role, front)], list(anatomy.faults)
     if anatomy.literal or anatomy.uses:
         inputs = front.values.get("inputs")
         declared = [str(name) for name in inputs] if isinstance(inputs, list) else list(anatomy.uses)
         problems += _declared_problems(role, front, declared, anatomy, taught)
         faults += _use_faults(role, declared, anatomy)
-        faults += _text_faults(role, parts.body, anatomy, count_tokens, taught)
+        faults += _text_faults(role, output, parts.body, anatomy, count_tokens, taught)
     elif not faults:
         faults.append(TemplateFault(1, "has no text below its front matter; write the prompt there"))
     problems += [Finding(f"{file}:{parts.body_line + fault.line - 1}", fault.message) for fault in faults]
-    return Prompt(role=role, text=text, body=parts.body, uses=tuple(sorted(anatomy.uses))), problems
+    uses = tuple(sorted(anatomy.uses))
+    return Prompt(role=role, output=output, text=text, body=parts.body, uses=uses), problems
 
 
 def claimed_role(text: str) -> PromptRole | None:
@@ -239,13 +245,14 @@ def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[Finding]:
         if key not in FRONT_KEYS:
             known = f"{listed(FRONT_KEYS)}{did_you_mean(key, FRONT_KEYS)}"
             yield front.problem(f"has the unknown front matter key {key}; it may have {known}", key)
-    expected = {"role": str(role), "output": str(CONTRACTS[role].output)}
-    for key, value in expected.items():
+    expected = {"role": (str(role),), "output": tuple(map(str, CONTRACTS[role].outputs))}
+    for key, values in expected.items():
         found = front.values.get(key)
         if found is None:
-            yield front.problem(f"has no {key} in its front matter; add `{key}: {value}`")
-        elif found != value:
-            yield front.problem(f"says {key}: {found}, but {role.file_name} must say {key}: {value}", key)
+            yield front.problem(f"has no {key} in its front matter; add `{key}: {values[0]}`")
+        elif found not in values:
+            wanted = " or ".join(values)
+            yield front.problem(f"says {key}: {found}, but {role.file_name} must say {key}: {wanted}", key)
     inputs = front.values.get("inputs")
     if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
         example = f"inputs: [{', '.join(CONTRACTS[role].required)}]"
@@ -288,10 +295,10 @@ def _may_use(role: PromptRole, name: str) -> str:
 
 
 def _text_faults(
-    role: PromptRole, body: str, anatomy: Anatomy, count_tokens: CountTokens, taught: bool
+    role: PromptRole, output: Output, body: str, anatomy: Anatomy, count_tokens: CountTokens, taught: bool
 ) -> Iterator[TemplateFault]:
     """Lines count from the body's first."""
-    reading = OUTPUTS[CONTRACTS[role].output]
+    reading, is_short = OUTPUTS[output], output in SHORT.values()
     missing = [text for text in reading.mentions if text not in anatomy.literal]
     if missing and not taught:
         asked = f"never mentions {' or '.join(missing)}"
@@ -303,11 +310,12 @@ def _text_faults(
     # An example is counted by its last line, a score alone; scores inside sentences are instructions.
     lines = [line.strip() for line in body.split("\n")]
     for side, score in (("pass", "<score>1</score>"), ("fail", "<score>0</score>")):
-        if role in GATE_ROLES and (found := lines.count(score)) < GATE_EXAMPLES:
+        if role in GATE_ROLES and not is_short and (found := lines.count(score)) < GATE_EXAMPLES:
             message = f"shows {found} examples that {side}; a gate shows at least {GATE_EXAMPLES}"
             yield TemplateFault(1, f"{message} on each side, each ended by {score} alone on a line")
     yield from _foreign_faults(role, body)
-    yield from _order_faults(anatomy)
+    # A small model has to know what to look for before it reads.
+    yield from () if is_short else _order_faults(anatomy)
 
 
 def _foreign_faults(role: PromptRole, body: str) -> Iterator[TemplateFault]:

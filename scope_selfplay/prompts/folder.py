@@ -160,7 +160,7 @@ def _need(role: PromptRole, domain: Domain) -> str:
     """Why the domain needs the role's prompt; empty where it does not."""
     if role in POLICY_ROLES:
         return "every pack has one"
-    if domain.judge is JudgeKind.LEXICAL:
+    if domain.judge is JudgeKind.LEXICAL or role is PromptRole.GUARD:
         return ""
     if role not in GATE_ROLES:
         return "a model judge needs one"

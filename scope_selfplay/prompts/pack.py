@@ -28,6 +28,7 @@ from scope_selfplay.prompts.roles import (
     CONTRACTS,
     POLICY_ROLES,
     UNTRUSTED,
+    Output,
     PromptRole,
     YamlMapping,
     listed,
@@ -212,6 +213,10 @@ class Pack(Value):
     @property
     def roles(self) -> tuple[PromptRole, ...]:
         return tuple(prompt.role for prompt in self.prompts)
+
+    def output_of(self, role: PromptRole) -> Output:
+        """What the role's prompt asks for."""
+        return next(own.output for own in self.prompts if own.role == role)
 
     def render(self, role: PromptRole, **values: PromptValue | None) -> str:
         """Put `values` into the role's text in one pass; they appear as given and are never read again.

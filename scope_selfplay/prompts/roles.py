@@ -25,6 +25,7 @@ class PromptRole(StrEnum):
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     GRADE = "grade"
+    GUARD = "guard"
     RUBRIC_DIMENSIONS = "rubric_dimensions"
     COMPARE_SCORES = "compare_scores"
     COMPARE_PREFERENCE = "compare_preference"
@@ -66,6 +67,9 @@ class Output(StrEnum):
     RATING = "rating"
     CORRECTNESS = "correctness"
     MATCH = "match"
+    YES_NO = "yes_no"
+    LETTER = "letter"
+    CRITERIA = "criteria"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ OUTPUTS = {
     Output.TASK: OutputForm(("<task>",), "the text inside the one `<task>` of the last turn"),
     Output.ANSWER: OutputForm(("<answer>",), "the text inside the one `<answer>` of the last turn"),
     Output.SCORE: OutputForm(
-        ("<score>",), "a reply that is, after its thinking, one `<score>` with 0 or 1 and nothing else"
+        ("<score>",),
+        "a reply that is, after its thinking, one `<score>` with 0 or 1, behind which only tags without words may "
+        "stand",
     ),
     Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
@@ -119,7 +125,21 @@ OUTPUTS = {
         (r"\boxed{correct}", r"\boxed{incorrect}", r"\boxed{not attempted}"),
         r"the `\boxed{correct}`, `\boxed{incorrect}` or `\boxed{not attempted}` that ends the reply and is not quoted",
     ),
+    Output.YES_NO: OutputForm(
+        ("Yes or No",), "one token, `Yes` or `No`: how likely each was, against the judge's threshold"
+    ),
+    Output.LETTER: OutputForm(
+        ("A or B",), "one token, `A` or `B`: how likely each was; A is the one that is shown first"
+    ),
+    Output.CRITERIA: OutputForm(
+        ('"criteria"', '"text"', '"priority"'),
+        "one JSON object whose `criteria` are a list as in a `rubric`, and which may have a list `unmet`; an engine "
+        "with structured outputs is held to it",
+    ),
 }
+
+SHORT = {Output.SCORE: Output.YES_NO, Output.PREFERENCE: Output.LETTER, Output.RUBRIC: Output.CRITERIA}
+"""What a pack may ask for instead, without any reasoning: a token, or JSON alone. Small models keep to nothing else."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +158,11 @@ class Contract:
     @property
     def inputs(self) -> tuple[str, ...]:
         return self.required + self.optional
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What a pack may choose between; the first one is usual."""
+        return (self.output, SHORT[self.output]) if self.output in SHORT else (self.output,)
 
 
 CONTRACTS = {
@@ -167,6 +192,7 @@ CONTRACTS = {
     },
     PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
     PromptRole.GRADE: Contract(("task", "answer", "criterion"), ("native_thinking",), Output.SCORE, 1000),
+    PromptRole.GUARD: Contract(("answer",), (), Output.YES_NO, 400),
     PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),
     PromptRole.COMPARE_SCORES: Contract(
         ("task", "first", "second", "first_label", "second_label"),

@@ -142,6 +142,7 @@ def test_answers_are_compared_by_one_criterion_alone() -> None:
 async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOver) -> None:
     def one_token(request: ServedRequest) -> ServedReply:
         odds = {"1": 0.6, "0": 0.2} if "1" in request.choices else {"A": 0.5, "B": 0.25, "T": 0.25}
+        odds = {"No": 0.9, "Yes": 0.1} if "No" in request.choices else odds
         return ServedReply(max(odds, key=lambda each: odds[each]), odds, finish="length")
 
     fake = FakeServer(one_token)
@@ -154,7 +155,9 @@ async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOv
     body = fake.requests[0].body
     assert body["structured_outputs"] == {"choice": ["1", "0"]} and body["max_tokens"] == 1
     assert fake.requests[0].prompt.endswith("1 or 0.")
-    async with judge_over(lambda request: ServedReply("0", {"0": 0.9}), verdict="token") as judge:
+    async with judge_over(
+        lambda request: ServedReply("0", {"0": 0.9}), verdict="token", guard=False
+    ) as judge:
         verdict = (await judge.ask(GRADE)).verdict
     assert (verdict.value, verdict.probability) == (False, None), "the odds of 1 are not known"
 

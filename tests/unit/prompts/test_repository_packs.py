@@ -98,11 +98,11 @@ def names(cell: str) -> tuple[str, ...]:
 
 def test_the_readmes_table_of_roles_is_the_contracts() -> None:
     shown = {
-        file: (names(required), names(optional), output.strip("`"), int(tokens.replace(",", "")))
+        file: (names(required), names(optional), names(output), int(tokens.replace(",", "")))
         for file, (required, optional, output, tokens) in table("Roles").items()
     }
     assert shown == {
-        role.file_name: (contract.required, contract.optional, contract.output, contract.budget_tokens)
+        role.file_name: (contract.required, contract.optional, contract.outputs, contract.budget_tokens)
         for role, contract in CONTRACTS.items()
     }
 
