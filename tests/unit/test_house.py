@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 51_503,
     "library files": 223,
-    "test lines": 34_075,
+    "test lines": 34_098,
     "benchmark lines": 5_500,
     "words by hand": 27_995,
     "settings": 166,

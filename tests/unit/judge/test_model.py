@@ -242,8 +242,8 @@ async def test_unreadable_replies_are_not_kept(ask: Ask, tmp_path: Path) -> None
 
 
 KEYS = {
-    "token": "c078c10cce0b3b836f6669a8d4f4bba8fb8b8243df66347b6f0859e87f2a6fdf",
-    "written": "e5c9b7b81aea49c23206015ca9857bb7ad461a7ca84adebfe4a9ea76f12188b2",
+    "token": "6cb736a30396d66101b883dd580ebe1688e622fa6b15478a475b49dad8aba076",
+    "written": "4ff3fc961d76b1a595dbe985f577cff92bd031b725f41c04aad1399ae48eeeb1",
 }
 """Prompts and cache keys keep their bytes: with other ones, all judgements that runs have paid for are asked again."""
 

@@ -1,11 +1,13 @@
 """The packs of this repository: one has the paper's setting, the README is true."""
 
+import re
+
 import pytest
 
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import KEYS, Pack
-from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, POLICY_ROLES, SHORT, PromptRole
 from tests.unit.prompts.packs import PROMPTS
 
 PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
@@ -113,3 +115,24 @@ def test_the_readmes_tables_of_inputs_outputs_and_keys_are_the_codes() -> None:
     shown = {name: (names(mentions), parsed) for name, (mentions, parsed) in table("Outputs").items()}
     assert shown == {output: (reading.mentions, reading.parsed) for output, reading in OUTPUTS.items()}
     assert table("`domain.yaml`", "###").keys() == set(KEYS)
+
+
+def test_the_small_pack_asks_shortly_with_the_criterion_first_and_shows_no_fact_that_could_be_copied() -> (
+    None
+):
+    pack = load_pack(PROMPTS / "small")
+    wordy = {prompt.role: re.findall(r"^.{30,}$", prompt.body, re.MULTILINE) for prompt in pack.prompts}
+    assert {role: lines for role, lines in wordy.items() if len(lines) > 6} == {}
+    assert {role for role, shorter in SHORT_ROLES.items() if pack.output_of(role) is not shorter} == set()
+    (grade,) = (prompt.body for prompt in pack.prompts if prompt.role is PromptRole.GRADE)
+    assert grade.index("{{ criterion }}") < grade.index("{{ answer }}")
+    wikipedia = load_pack(PROMPTS / "wikipedia")
+    for prompt in [*pack.prompts, *(each for each in wikipedia.prompts if each.role is PromptRole.RUBRIC)]:
+        assert re.findall(r"\b\d{4}\b", prompt.body) == []
+
+
+SHORT_ROLES = {
+    role: SHORT.get(contract.output, contract.output)
+    for role, contract in CONTRACTS.items()
+    if role not in POLICY_ROLES
+}
