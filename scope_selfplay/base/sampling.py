@@ -17,7 +17,8 @@ class Generate(NamedTuple):
     """One assistant turn. Generation ends after an end-of-sequence token, a stop string (kept) or `max_tokens`.
 
     `turn` counts the turns of its episode from 0: where not all are served at once, later ones come first. `opening`
-    names its first prompt: all turns of the episodes that have it share their beginning.
+    names its first prompt: all turns of the episodes that have it share their beginning. `pattern` is a regular
+    expression that a served engine keeps the turn to; those of this process cannot, and are never asked to.
     """
 
     prompt_ids: tuple[int, ...]
@@ -26,6 +27,7 @@ class Generate(NamedTuple):
     greedy: bool = False
     turn: int = 0
     opening: str = ""
+    pattern: str = ""
 
 
 class Sample(NamedTuple):

@@ -211,6 +211,8 @@ class Rollout(Value):
     error: str = ""
     index: str = ""
     """The identity of the index and corpus that it could search."""
+    form_kept: bool = Field(default=False, exclude_if=lambda kept: not kept)
+    """Whether the engine kept its turns in form (partners.keep_form), so that not all of their tokens were drawn."""
     injection_suspect: tuple[Suspicion, ...] | None = Field(
         default=None, exclude_if=lambda found: found is None
     )

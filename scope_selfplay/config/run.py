@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from scope_selfplay.base.values import Role
 from scope_selfplay.config.base import (
     OPERATION_OF_SEARCH,
     OPERATION_OF_TOOLS,
@@ -111,6 +112,9 @@ class PartnersConfig(ConfigSection):
     concurrency: int = Field(default=256, ge=1)
     """Maximum concurrent requests to a partner's server, on average over its replicas; later turns of an episode are
     sent before first ones."""
+    keep_form: tuple[Role, ...] = ()
+    """Roles (`challenger`, `solver`) whose turns their vLLM keeps in form: a search, a task that begins with one of six
+    English verbs, an answer, and no thinking. For small models that are only sampled, never for one that is trained."""
 
 
 class SamplingConfig(ConfigSection):
@@ -213,12 +217,21 @@ class RunConfig(ConfigSection):
     tracking: TrackingConfig = TrackingConfig()
 
     def mistakes(self) -> Iterator[str]:
+        yield from self._mistakes_of_form()
         overlap = self.challenger.overlap or self.solver.overlap
         if overlap and self.model.engine == "vllm_colocated":
             yield (
                 f"overlap ({overlap}) samples beside the update, in which model.engine vllm_colocated sleeps; use "
                 "overlap 0, or vllm_server"
             )
+
+    def _mistakes_of_form(self) -> Iterator[str]:
+        """The log-probabilities of a policy that is trained are its own."""
+        is_frozen = self.challenger.freeze_after == 0 or self.solver.tasks is not None
+        for role in () if self.stop_after == 0 else self.partners.keep_form:
+            if role is Role.SOLVER or not is_frozen:
+                advice = "stop_after: 0" if role is Role.SOLVER else "challenger.freeze_after: 0"
+                yield f"partners.keep_form names the {role}, which this run trains; leave it out, or use {advice}"
 
     @model_validator(mode="before")
     @classmethod
@@ -254,7 +267,7 @@ class RunConfig(ConfigSection):
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
             "search": OPERATION_OF_SEARCH | ({} if self.search.engine else {"engine": True}),
-            "partners": True,
+            "partners": {"challenger", "solver", "concurrency"} if self.partners.keep_form else True,
             "cluster": True,
             "compare": {"stop", "tolerance", "benchmarks"},
         }

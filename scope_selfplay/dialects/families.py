@@ -18,6 +18,7 @@ one block are on lines of their own. The Instruct models do not think natively; 
 opens the thinking in the prompt.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,6 +44,8 @@ from scope_selfplay.dialects.turns import (
 )
 
 EXAMPLE_QUERY = "your search query"
+_VERBS = "Explain|Describe|Compare|Summarise|Plan|Write"
+"""What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,22 @@ class Dialect:
     def search_syntax(self) -> str:
         """The example of a search call that a prompt shows."""
         return self.search_call(EXAMPLE_QUERY)
+
+    def turn_pattern(self, *wanted: str, is_thinking: bool) -> str:
+        """A regular expression of whole turns that are one of `search`, `task`, `answer`, for an engine to keep to.
+
+        Lengths are in characters. `is_thinking`: the prompt has opened the thinking, which the turn then ends.
+        """
+        # Engines know no escaped white space.
+        call = re.escape(self.search_syntax).replace("\\ ", " ").replace("\\\n", r"\n")
+        before, after = call.split(EXAMPLE_QUERY)
+        forms = {
+            "search": rf'{before}[^<>"\\\n ][^<>"\\\n]{{2,118}}{after}',
+            "task": rf"<task>({_VERBS}) [^<>\n]{{30,260}}</task>",
+            "answer": r"<answer>[^<> ][^<>]{0,999}</answer>",
+        }
+        thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""
+        return f"{thought}({'|'.join(forms[each] for each in wanted)})"
 
     @property
     def result_syntax(self) -> str:

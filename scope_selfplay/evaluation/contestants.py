@@ -120,7 +120,9 @@ def answering_as(run: EvaluatedRun, contestant: Contestant, decoding: Decoding) 
         partner = run.config.partners.solver.model_copy(update=where)
     engine = run.engine(policy, Role.SOLVER, codec=codec, partner=partner, name=contestant.name)
     greedy = decoding.temperature_for(run.config.model.dialect) == 0
-    return Player(engine, run.context.policy_format(codec, Role.SOLVER, engine.identity, greedy=greedy))
+    form = run.context.policy_format(codec, Role.SOLVER, engine.identity, greedy=greedy)
+    keeps_form = contestant.run is None and run.keeps_form(policy, Role.SOLVER, partner)
+    return Player(engine, replace(form, keeps_form=keeps_form))
 
 
 def placed(run: Run, asked: Benchmark, decoding: Decoding) -> tuple[EvaluatedRun, Benchmark]:

@@ -119,6 +119,7 @@ class ServedModel(SamplingEngine):
             "logprobs": 0,
             "top_p": sampling.top_p,
             **_NEUTRAL_SAMPLING,
+            **({"structured_outputs": {"regex": request.pattern}} if request.pattern else {}),
         }
 
     def _check_weights(self, response: aiohttp.ClientResponse) -> None:

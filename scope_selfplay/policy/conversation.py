@@ -54,13 +54,16 @@ class RolloutLimits:
 
 @dataclass(frozen=True)
 class PolicyFormat:
-    """How a policy is prompted: its tokenizer, its family's syntax, its name, and whether it samples."""
+    """How a policy is prompted: its tokenizer, its family's syntax, its name, whether it samples, and whether
+    an engine keeps its turns in form, as it may where nothing is trained on them.
+    """
 
     codec: TextCodec
     dialect: Dialect
     checkpoint: str
     limits: RolloutLimits
     greedy: bool = False
+    keeps_form: bool = False
 
 
 Returned = TypeVar("Returned")
@@ -101,34 +104,39 @@ class Conversation:
         if limit is not None and len(self.ids) > limit:
             self._fail(RolloutFault.PROMPT, f"prompt of {len(self.ids)} tokens, limit {limit}")
 
-    def sample_turn(self) -> Asking[TurnParts | None]:
-        """One assistant turn; None when the budget or the engine ended the rollout."""
+    def sample_turn(self, *wanted: str) -> Asking[TurnParts | None]:
+        """One assistant turn; None when the budget or the engine ended the rollout.
+
+        Where the engine keeps its form, it is one of those `wanted`, as of `Dialect.turn_pattern`.
+        """
         if self.status is RolloutStatus.FAILED:
             return None
         room = self.policy_format.limits.max_response - self.spent
         if room <= 0:
             self.status = RolloutStatus.TRUNCATED
             return None
-        dialect, codec = self.dialect, self.policy_format.codec
+        dialect, codec, greedy = self.dialect, self.policy_format.codec, self.policy_format.greedy
         room = min(room, self.policy_format.limits.max_turn or room)
+        # Some templates open the thinking in the prompt: the turn is read as if it had opened it itself.
+        opened = dialect.template_opens_thinking and codec.decode(self.ids[-4:]).rstrip().endswith("<think>")
+        keeps_form = self.policy_format.keeps_form
+        pattern = dialect.turn_pattern(*wanted, is_thinking=opened) if keeps_form else ""
         try:
             sample = yield Generate(
-                self.ids, room, dialect.stop, self.policy_format.greedy, len(self.turns), self.opening
+                self.ids, room, dialect.stop, greedy, len(self.turns), self.opening, pattern
             )
         except InferenceError as fault:
             self._fail(RolloutFault.ENGINE, str(fault))
             return None
         assert isinstance(sample, Sample)
-        # Some templates open the thinking in the prompt: the turn is read as if it had opened it itself.
-        opened = dialect.template_opens_thinking and codec.decode(self.ids[-4:]).rstrip().endswith("<think>")
         text = ("<think>" if opened else "") + codec.decode(sample.ids)
         parts = dialect.parse(text)
         self.turns.append(
             Turn(
                 prompt_ids=self.ids,
                 ids=sample.ids,
-                # A greedy token was not drawn: it has no probability by which its weight could be corrected.
-                logprobs=None if self.policy_format.greedy else sample.logprobs,
+                # A token that was not drawn has no probability by which its weight could be corrected.
+                logprobs=None if greedy or keeps_form else sample.logprobs,
                 text=text,
                 thinking=parts.thinking,
                 query=parts.query,
@@ -206,6 +214,7 @@ class Conversation:
             status=self.status,
             fault=self.fault,
             error=self.error,
+            form_kept=self.policy_format.keeps_form,
         )
 
     def _ask(self, request: UseTool) -> Asking[ToolResult | None]:

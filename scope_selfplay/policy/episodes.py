@@ -56,7 +56,8 @@ def solver_episode(
     conversation = Conversation(policy_format, tools)
     conversation.open(prompt)
     while True:
-        parts = yield from conversation.sample_turn()
+        may_search = conversation.searches < max_search_turns
+        parts = yield from conversation.sample_turn("answer", *(["search"] if may_search else []))
         if parts is None or parts.answer is not None or (parts.query is None and parts.call is None):
             break
         if conversation.searches > max_search_turns or (parts.call and conversation.calls_are_spent):
@@ -86,7 +87,8 @@ def challenger_episode(
     conversation = Conversation(policy_format)
     conversation.open(prompts.opening)
     while True:
-        parts = yield from conversation.sample_turn()
+        left = search_turns - conversation.searches
+        parts = yield from conversation.sample_turn("search" if left > 0 else "task")
         if parts is None or parts.task is not None:
             break
         left = search_turns - conversation.searches

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from scope_selfplay import __version__
-from scope_selfplay.base.errors import OutsideError
+from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Activity, Progress
 from scope_selfplay.base.values import Document, Key, Provenance, Role
@@ -209,7 +209,22 @@ class Run:
 
     def player(self, policy: Policy, role: Role, *, greedy: bool = False) -> Player:
         """A frozen policy in its role; a greedy one takes the likeliest token."""
-        return Player(self.engine(policy, role), self.policy_format(policy, role, greedy=greedy))
+        form = self.policy_format(policy, role, greedy=greedy)
+        keeps_form = self.keeps_form(policy, role, engines.partner_of(self.config, role))
+        return Player(self.engine(policy, role), replace(form, keeps_form=keeps_form))
+
+    def keeps_form(self, policy: Policy | None, role: Role, partner: ServedConfig | None) -> bool:
+        """Whether a frozen policy's engine keeps its turns in form: never those of one that was trained here.
+
+        Raises ConfigError where the engine is none that can.
+        """
+        if role not in self.config.partners.keep_form:
+            return False
+        if partner is None:
+            raise ConfigError(
+                f"partners.keep_form names the {role}, whose turns a vLLM keeps in form; set partners.{role}.base_url"
+            )
+        return policy is None or not policy.path.is_relative_to(self.folder.path)
 
     def provenance(
         self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None

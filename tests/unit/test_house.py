@@ -16,12 +16,12 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_503,
+    "library lines": 51_568,
     "library files": 223,
-    "test lines": 34_098,
+    "test lines": 34_167,
     "benchmark lines": 5_500,
-    "words by hand": 27_995,
-    "settings": 166,
+    "words by hand": 28_105,
+    "settings": 167,
     "commands": 41,
     "training lines": 2_650,
     "training files": 13,

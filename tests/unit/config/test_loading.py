@@ -4,6 +4,7 @@ ArenaRL (sections 4.2 and 6, appendix A); their judges have room for what they a
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,6 +177,8 @@ def test_the_hash_covers_what_a_run_computes() -> None:
     configs = [
         RunConfig(),
         *(load_config(None, changes) for changes in (*engines, *([each] for each in others))),
+        load_config(None, ["partners.keep_form=[challenger]", "challenger.freeze_after=0"]),
+        load_config(None, ["challenger.freeze_after=0"]),
     ]
     assert all(len(config.hash) == 16 for config in configs)
     assert len({config.hash for config in configs}) == len(configs)
@@ -221,6 +224,25 @@ def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side()
 def test_a_name_that_no_server_takes_is_refused(setting: str, value: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=rf"{setting}.*found .*, expected {expected}.*, such as "):
         load_config(None, [f"{setting}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (["partners.keep_form=[challenger]"], "challenger, which this run trains.*freeze_after: 0"),
+        (
+            ["partners.keep_form=[challenger]", "challenger.freeze_after=1"],
+            "challenger, which this run trains",
+        ),
+        (["partners.keep_form=[challenger]", "challenger.freeze_after=0"], ""),
+        (["partners.keep_form=[challenger]", "solver.tasks=tasks.jsonl"], ""),
+        (["partners.keep_form=[solver]", "challenger.freeze_after=0"], "solver, which .*stop_after: 0"),
+        (["partners.keep_form=[solver, challenger]", "stop_after=0"], ""),
+    ],
+)
+def test_no_engine_keeps_the_form_of_a_policy_that_is_trained(settings: list[str], advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice) if advice else nullcontext():
+        load_config(None, settings)
 
 
 def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:

@@ -113,7 +113,7 @@ class _Codec:
     end_ids = frozenset({2})
 
 
-async def test_later_turns_are_sent_first() -> None:
+async def test_later_turns_are_sent_first_and_what_an_engine_keeps_in_form_with_its_pattern() -> None:
     asked, counted = _Asked(), list[int]()
     model = ServedModel(
         lambda: asked,
@@ -125,8 +125,11 @@ async def test_later_turns_are_sent_first() -> None:
         on_tokens=counted.append,
     )
     turns = [REQUEST._replace(turn=turn, max_tokens=10 + turn) for turn in (0, 0, 2)]
+    turns[2] = turns[2]._replace(pattern="<task>.{30,}</task>")
     await asyncio.gather(*(model.generate(request, (row,)) for row, request in enumerate(turns)))
     assert [body["max_tokens"] for body in asked.bodies] == [12, 10, 10] and counted == [2, 2, 2]
+    kept = {"regex": "<task>.{30,}</task>"}
+    assert [body.get("structured_outputs") for body in asked.bodies] == [kept, None, None]
 
 
 def test_a_large_vocabulary_is_sampled_exactly_only_where_that_is_asked_for() -> None:

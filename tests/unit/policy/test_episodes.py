@@ -1,6 +1,8 @@
 """Episodes driven by hand: exact ids, budgets, faults, and what each role may do."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +104,35 @@ def test_a_solver_searches_and_answers() -> None:
     rollout = conversation.say(ANSWER).rollout
     assert (rollout.answer, rollout.status, rollout.searches) == ("It is the heron.", FINISHED, 1)
     assert [turn.thinking for turn in rollout.turns] == ["Who?", "Done."]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
+def test_an_engine_keeps_to_turns_that_are_read_and_the_rollout_says_so_without_log_probabilities(
+    name: str,
+) -> None:
+    codec = WordCodec()
+    form = replace(policy_format_of(codec, name), keeps_form=True)
+    family, task = form.dialect, f"<task>Explain {'why the heron waits, ' * 3}.</task>"
+    search, answer = family.search_call("the heron"), "<answer>It is the heron.</answer>"
+    wanted = {"prompts": PROMPTS, "search_turns": 1, "max_invalid": 0}
+    made = Conversation(challenger_episode(form, KEY, document_id="d1", **wanted), codec)
+    asked = Conversation(
+        solver_episode(form, KEY, task_id="t1", prompt="Name it.", max_search_turns=1), codec
+    )
+    for conversation, turns in ((made, (search, task)), (asked, (search, answer))):
+        for turn in turns:
+            others = {search, task, answer} - {turn} - ({answer} if turn is search else set())
+            assert re.fullmatch(conversation.asked.pattern, turn)
+            assert not any(re.fullmatch(conversation.asked.pattern, other) for other in others)
+            conversation.say(turn)
+            if turn is search:
+                conversation.find(passage(1))
+        assert conversation.rollout.form_kept and conversation.rollout.status is FINISHED
+        assert {turn.logprobs for turn in conversation.rollout.turns} == {None}
+    assert made.rollout.task and asked.rollout.answer
+    opened = re.fullmatch(family.turn_pattern("search", is_thinking=True), f"Who?</think>\n\n{search}")
+    assert opened and "form_kept" not in solver(name).say(ANSWER).rollout.model_dump()
+    assert solver(name).asked.pattern == ""
 
 
 def test_a_budget_counts_samples_and_tool_results_and_who_spent_it_is_truncated() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.base.errors import CheckpointError
+from scope_selfplay.base.errors import CheckpointError, ConfigError
 from scope_selfplay.base.terminal import LineProgress
+from scope_selfplay.base.values import Role
+from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.plan.load import training_peak
@@ -14,7 +16,7 @@ from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import Shard, make_share
 from scope_selfplay.stages.work import begin_attempt, warn_of_little_room
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import Policy, RunFolder, Stage
 
 MORE_THAN_ANY_DISK = 10**12
 
@@ -55,6 +57,17 @@ def test_one_of_several_workers_says_so_before_it_makes_tasks(tmp_path: Path) ->
     with pytest.raises(CheckpointError, match="no such model directory"):
         make_share(run, 1, shard=Shard(0, 2))
     assert said == [f"warning: {run.folder.stage(1, Stage.TASKS).room.read_text().strip()}"]
+
+
+def test_only_an_untrained_partners_turns_are_kept_in_form_and_only_by_a_server(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [], "partners.keep_form=[challenger]", "challenger.freeze_after=0")
+    base, trained = (Policy("C_0", Path(place)) for place in ("/models/base", run.folder.path / "checkpoint"))
+    served = ServedConfig(base_url="http://127.0.0.1:9/v1")
+    assert run.keeps_form(base, Role.CHALLENGER, served)
+    assert not run.keeps_form(trained, Role.CHALLENGER, served)
+    assert not run.keeps_form(base, Role.SOLVER, served)
+    with pytest.raises(ConfigError, match=r"set partners\.challenger\.base_url"):
+        run.keeps_form(base, Role.CHALLENGER, None)
 
 
 def set_time(path: Path, seconds: float) -> None:
