@@ -116,6 +116,10 @@ def engine_at(
         remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
         if remark is not None:
             say(remark)
+    if role in context.config.partners.keep_form and any(each.weights is not None for each in found):
+        raise ConfigError(
+            f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
+        )
     # Prompts are cut for the shortest context of all servers.
     served = min(found, key=lambda each: each.max_length or sys.maxsize)
     retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)

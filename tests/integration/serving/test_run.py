@@ -18,9 +18,9 @@ from retrieval.corpus import read_documents
 from retrieval.server import build_app
 from retrieval.service import SearchService, ServiceSettings
 from scope_selfplay import DEFAULT_CONFIG
-from scope_selfplay.base.errors import RunMismatchError, SearchError
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Candidate, Document, Passage, RolloutStatus
+from scope_selfplay.base.values import Candidate, Document, Passage, Role, RolloutStatus
 from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.server import ModelService, model_app
@@ -117,6 +117,12 @@ def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
     made = candidates(in_one_process, 0) + candidates(in_one_process, 1)
     assert len(made) > 8 and len({row[2] for row in made}) > 1
     assert RolloutStatus.FAILED.value not in str(held_out_answers(in_one_process))
+
+
+def test_a_server_that_cannot_keep_turns_in_form_is_refused(served: list[str], tmp_path: Path) -> None:
+    run = begun(tmp_path, *served, "partners.keep_form=[challenger]")
+    with pytest.raises(ConfigError, match=r"partners.challenger: `scope serve-model` keeps no turn in form"):
+        run.player(run.challenger(0), Role.CHALLENGER)
 
 
 def test_the_worker_image_without_torch_makes_the_same(
