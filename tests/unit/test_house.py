@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_568,
+    "library lines": 51_572,
     "library files": 223,
-    "test lines": 34_174,
+    "test lines": 34_201,
     "benchmark lines": 5_500,
     "words by hand": 28_105,
     "settings": 167,

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.base.errors import InferenceError
-from scope_selfplay.base.sampling import Generate
+from scope_selfplay.base.sampling import Generate, Message
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
@@ -85,6 +88,24 @@ async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: st
     assert stop in codec.decode(sample.ids) and len(sample.ids) <= 5
     with pytest.raises(InferenceError, match="does not fit"):
         await model.generate(Generate(tuple([3] * MAX_LENGTH), 5), ())
+
+
+@pytest.mark.parametrize("wanted", [("search",), ("task",), ("answer", "search")], ids=str)
+async def test_a_model_that_knows_no_word_keeps_its_turns_in_form(
+    engine: str, wanted: tuple[str, ...]
+) -> None:
+    async with Client(engine) as client:
+        served = await ask_what_is_served(client, None)
+    family, own = dialect("qwen2.5"), ChatCodec.load(Path(served.root or ""))
+    connect = partial(Client, engine, retry_policy=RETRY_POLICY)
+    model = ServedModel(connect, served, own, identity="S_0", max_length=4096, temperature=1.0)
+    pattern = family.turn_pattern(*wanted, is_thinking=False)
+    prompt = own.encode_prompt([Message("user", "Say something.")])
+    for row in range(3):
+        sample = await model.generate(Generate(prompt, 3000, family.stop, pattern=pattern), (row,))
+        said = family.parse(own.decode(sample.ids))
+        assert re.fullmatch(pattern, own.decode(sample.ids))
+        assert sum(part is not None for part in (said.query, said.task, said.answer)) == 1
 
 
 def test_an_engine_in_this_process_is_driven_request_by_request(codec: ChatCodec, tmp_path: Path) -> None:
