@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# A test or command that starts would compile all of the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Material's advertisement of its successor.
 export NO_MKDOCS_2_WARNING := 1
 
@@ -40,7 +42,7 @@ TIERS := integration or engines or fsdp or browser or cluster or pods or pods_vl
 test: setup ## in five minutes: unit tests, a tiny run that is killed and resumed, a step on two ranks, a page in a browser
 	$(BIN)/pytest tests -m 'smoke or not ($(TIERS))' -n auto -rs
 
-test-all: test dev ## every tier that this machine has the parts for, in two lanes: .ci/tiers
+test-all: test dev ## every tier that this machine has the parts for, in three lanes: .ci/tiers
 	.ci/tiers
 
 test-integration: dev ## what trains and serves for real on the CPU

@@ -64,7 +64,7 @@ class Buildah:
         self.call("push", "--quiet", image, f"docker-archive:{archive}:{name}")
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        done = ran(command, cwd=REPOSITORY, env=self._environment, timeout=540)
+        done = ran(command, cwd=REPOSITORY, env=self._environment, timeout=1500)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done
 

@@ -9,7 +9,7 @@ import pytest
 from tests.images.buildah import Buildah
 from tests.loopback import free_port
 
-pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.images, pytest.mark.timeout(2400)]
 Inside = Callable[..., str]
 
 MODULES = ("torch", "transformers", "faiss", "onnxruntime", "kubernetes", "starlette")
