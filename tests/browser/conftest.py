@@ -15,12 +15,14 @@ from scope_selfplay.store.folder import RunFolder
 
 CHROMIUM = Path(os.environ.get("SCOPE_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium")
 SCOPE = (sys.executable, "-m", "scope_selfplay.cli")
-MINI = ("iterations=2", "challenger.steps=2", "solver.steps=2", "tasks.target=16", "compare.tasks=20")
+MINI = (
+    "iterations=1 challenger.steps=1 solver.steps=1 tasks.target=6 tasks.in_flight=8 compare.tasks=12".split()
+)
 
 
 @pytest.fixture(scope="session")
 def mini_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """SCOPE_MINI_RUN names a finished one; otherwise one is made, in about two minutes."""
+    """SCOPE_MINI_RUN names a finished one; otherwise one is made, in half a minute."""
     given = os.environ.get("SCOPE_MINI_RUN")
     folder = tmp_path_factory.mktemp("browser") / "mini"
     if given:

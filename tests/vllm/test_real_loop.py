@@ -125,13 +125,8 @@ def loop(start: Path, watched: Watched, tmp_path_factory: pytest.TempPathFactory
         strict_url = stack.enter_context(judge_between(engine, start, by_answer))
 
         def opened(*, challenger: str = engine, solver: str = engine, more: tuple[str, ...] = ()) -> Run:
-            places = [
-                f"model.path={start}",
-                f"corpus.path={corpus}",
-                f"search.url={retriever}",
-                f"seed={seed}",
-            ]
-            places += [f"judge.endpoint.tokenizer={start}", "judge.endpoint.context=4096"]
+            places = [f"model.path={start}", f"corpus.path={corpus}", f"search.url={retriever}"]
+            places += [f"seed={seed}", f"judge.endpoint.tokenizer={start}", "judge.endpoint.context=4096"]
             places += [f"judge.endpoint.base_url={judge_url}", f"partners.solver.base_url={solver}"]
             places += [f"partners.challenger.base_url={challenger}"]
             return open_run(

@@ -1,10 +1,9 @@
 """One rank of a training whose policy is served: TRL's own client, and functions of ours in the place of NCCL's.
 
-python -m tests.integration.serving.served_training FOLDER POLICY URL OVERLAP ADAPTER
-
-In FOLDER stands what was `streamed` last, and the hash of the weights with which the rollouts of a step began
-(`rank-<n>-step-<step>`). The server is told how a push has ended by the file `push`. With a file `breaks`, the
-second push ends after so many weights as it says, and notes when (`broken`). Who ends by itself leaves `left-<n>`.
+A fork of a process that has imported the trainer, told FOLDER POLICY URL OVERLAP ADAPTER. In FOLDER stands what was
+`streamed` last, and the hash of the weights with which rollouts of a step began (`rank-<n>-step-<step>`). The server is
+told how a push has ended by the file `push`. With a file `breaks`, the second push ends after so many weights as it
+says, and notes when (`broken`). Who ends by itself leaves `left-<n>`.
 """
 
 import asyncio
@@ -21,6 +20,7 @@ from typing import Any
 
 import click
 
+from benchmarks.planned_rank import preload as preload
 from scope_selfplay.base.sampling import Generate
 from scope_selfplay.base.terminal import run_command
 from scope_selfplay.base.values import Role
@@ -133,5 +133,6 @@ def train(job: GrpoJob, see: Callable[[int], None], seen: Callable[[], None]) ->
         TrainingLoop(job, model, engine, sampler_of(engine.source, see, seen)).run()
 
 
-if __name__ == "__main__":
+def run(arguments: Sequence[str]) -> None:
+    sys.argv[1:] = arguments
     run_command(main, "train")

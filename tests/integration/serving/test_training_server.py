@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from benchmarks.forked import fork_server
 from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.inference.server import ModelService, model_app
@@ -81,10 +81,15 @@ class Ended(NamedTuple):
     said: list[list[str]]
 
 
-def train_sharded(folder: Path, policy: Path, url: str, overlap: int = 0, adapter: int = 0) -> Ended:
-    """Two ranks that share one copy of the policy, as two GPUs do."""
-    module = "tests.integration.serving.served_training"
-    command = [sys.executable, "-m", module, str(folder), str(policy), url, str(overlap), str(adapter)]
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with fork_server("tests.integration.serving.served_training", tmp_path_factory.mktemp("forks")) as begun:
+        yield begun
+
+
+def train_sharded(forks: list[str], folder: Path, *given: object) -> Ended:
+    """Two ranks that share one copy of the policy, as two GPUs do; `given` are policy, URL, overlap and adapter."""
+    command = [*forks, str(folder), *map(str, given)]
     output: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with ExitStack() as to_kill:
         running = []
@@ -102,10 +107,10 @@ def weights_seen(folder: Path, rank: int) -> list[str]:
 
 
 def test_no_rank_samples_before_the_weights_of_its_turn_are_there_or_while_they_come(
-    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str]
+    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str], forks: list[str]
 ) -> None:
     server, url = served
-    ended = train_sharded(tmp_path, random_policy, url, overlap=1, adapter=2)
+    ended = train_sharded(forks, tmp_path, random_policy, url, 1, 2)
     assert ended.codes == [0, 0], ended.said
     first, second, third = weights_seen(tmp_path, 0)
     # Rollouts one step ahead begin with the weights that the step before them began with.
@@ -116,11 +121,11 @@ def test_no_rank_samples_before_the_weights_of_its_turn_are_there_or_while_they_
 
 
 def test_a_push_that_breaks_ends_both_ranks_and_the_same_command_goes_on(
-    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str]
+    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str], forks: list[str]
 ) -> None:
     server, url = served
     (tmp_path / "breaks").write_text("3")
-    ended = train_sharded(tmp_path, random_policy, url)
+    ended = train_sharded(forks, tmp_path, random_policy, url, 0, 0)
     begun = float((tmp_path / "broken").read_text())
     assert ended.codes == [ExitCode.OUTSIDE] * 2
     assert [len(lines) for lines in ended.said] == [1, 0], ended.said
@@ -131,6 +136,6 @@ def test_a_push_that_breaks_ends_both_ranks_and_the_same_command_goes_on(
     assert server.asked == [*BEGIN, *PUSH, *PUSH[:2]]
     server.asked.clear()
 
-    assert train_sharded(tmp_path, random_policy, url).codes == [0, 0]
+    assert train_sharded(forks, tmp_path, random_policy, url, 0, 0).codes == [0, 0]
     assert server.asked == [*BEGIN, *PUSH * 2]
     assert [line["step"] for line in read_rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]

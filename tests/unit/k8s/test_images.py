@@ -25,15 +25,7 @@ EXTRAS = ("train", "math", "mcp", "view", "local", "index", "retrieval", "k8s", 
 
 def built(image: str, *variables: str) -> str:
     """The name that an image gets by `make`."""
-    make = [
-        "make",
-        "--dry-run",
-        "--silent",
-        f"image-{image}",
-        "BASE=base:1",
-        "TRAINER_BASE=base:1",
-        *variables,
-    ]
+    make = [*f"make --dry-run --silent image-{image} BASE=base:1 TRAINER_BASE=base:1".split(), *variables]
     recipe = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     (name,) = re.findall(r" -t (\S+) ", recipe)
     return str(name)
