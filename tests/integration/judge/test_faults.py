@@ -74,11 +74,11 @@ def check(
 async def missing_under(
     plan: FaultPlan, judge_over: JudgeOver, count: int, report: Report, **settings: object
 ) -> tuple[Counter[str], FakeServer, ModelJudge]:
-    """Which faults are left of so many judgements; none that was read is wrong."""
+    """Which faults are left of so many judgements; none that was read is wrong. A sign of life may take a second."""
     texts = answers(count)
     truth = await undisturbed(judge_over, texts)
     fake = FakeServer(sound, plan=plan, drip=0.05)
-    async with judge_over(fake, **settings) as judge:
+    async with judge_over(fake, **{"patience": 20.0, **settings}) as judge:
         return check(await grade_all(judge, texts), truth, fake, report), fake, judge
 
 
