@@ -113,7 +113,11 @@ class RunContext:
                 opening=challenger_opening(self.pack, syntax, source),
                 after_search=partial(after, PromptRole.CHALLENGER_NEXT),
                 after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
-                closing=render(PromptRole.CHALLENGER_FINAL, task_type=source.task_type),
+                closing=render(
+                    PromptRole.CHALLENGER_FINAL,
+                    task_type=source.task_type,
+                    document_title=source.document.title,
+                ),
             ),
             search_turns=source.search_turns,
             max_invalid=self.config.challenger.invalid_searches,

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_572,
+    "library lines": 51_576,
     "library files": 223,
     "test lines": 34_201,
     "benchmark lines": 5_500,
