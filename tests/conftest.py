@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.counting import FAULTS, ONLY, RESULTS, FaultCounts, read_results
+from tests.clock import clock
+
+__all__ = ["clock"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

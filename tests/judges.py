@@ -53,7 +53,7 @@ async def judge_over_pack(
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
         endpoint = EndpointConfig(base_url=tuple(urls), model=FAKE_MODEL, **settings.pop("endpoint", {}))
-        given = {"endpoint": endpoint, "patience": 5.0, "failure_budget": 1.0, **settings}
+        given = {"endpoint": endpoint, "failure_budget": 1.0, **settings}
         config = JudgeConfig.model_validate({"kind": "model", **given})
         kept = None if cache is None else JudgementCache(cache)
         judge = ModelJudge(config, pack, seed=seed, cache=kept)
@@ -81,8 +81,7 @@ def ask(judge_over: JudgeOver) -> Ask:
     async def ask_once(
         served: FakeServer | Responder, question: Question[Any], **settings: Any
     ) -> Reply[Any]:
-        # So patient that it asks a busy machine for no sign of life.
-        async with judge_over(served, **{"patience": 100.0, **settings}) as judge:
+        async with judge_over(served, **settings) as judge:
             return await judge.ask(question)
 
     return ask_once

@@ -44,7 +44,7 @@ _SHORTEST = 0.1
 """Seconds: no attempt is so short that a server which works could not answer."""
 _BUSY_PAUSE = 1.0
 _FIRST_REST, _LONGEST_REST = 1.0, 30.0
-"""Seconds for which a server that is down is left alone: doubled each time, up to the longest."""
+"""Seconds for which a server that is down is left alone: doubled each time, up to the longest or the patience."""
 _SPARE_CONNECTIONS = 2
 """Canaries need one when all others hang."""
 SILENCE = 30.0
@@ -120,11 +120,11 @@ class Health:
     """
 
     def __init__(
-        self, failures: int = 1, outage: float = math.inf, clock: Callable[[], float] = time.monotonic
+        self, failures: int = 1, outage: float = math.inf, clock: Callable[[], float] | None = None
     ) -> None:
         self._failures = failures
         self._outage = outage
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self.succeed()
 
     def succeed(self) -> None:
@@ -143,7 +143,7 @@ class Health:
         now = self._clock()
         self._down_since = now if self._down_since is None else self._down_since
         if now >= self._rests_until:
-            self._rests_until = now + min(_FIRST_REST * 2.0**self._rests, _LONGEST_REST)
+            self._rests_until = now + min(_FIRST_REST * 2.0**self._rests, _LONGEST_REST, self._outage)
             self._rests += 1
 
     @property

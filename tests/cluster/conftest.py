@@ -24,7 +24,7 @@ def api() -> Any:
     kubernetes = pytest.importorskip("kubernetes", reason="needs the extra k8s")
     kubernetes.config.load_kube_config()
     try:
-        kubernetes.client.VersionApi().get_code(_request_timeout=5)
+        kubernetes.client.VersionApi().get_code(_request_timeout=60)
     except Exception as error:  # noqa: BLE001 - whatever keeps us from a cluster is a reason to skip
         pytest.skip(f"no Kubernetes API answers at KUBECONFIG: {type(error).__name__}")
     return kubernetes

@@ -47,7 +47,7 @@ class SimulatedNode(threading.Thread):
 
     def __exit__(self, *failure: object) -> None:
         self._stopped.set()
-        self.join(10)
+        self.join(60)
         self._core.delete_node(self.name)
 
     def run(self) -> None:

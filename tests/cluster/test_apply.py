@@ -29,7 +29,7 @@ from tests.doc_commands import commands_of
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, TINY
 from tests.unit.k8s.test_check import PLANTED, UNENFORCED, tiny_objects
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture

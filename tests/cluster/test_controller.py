@@ -23,7 +23,7 @@ from scope_selfplay.testing.fake_cluster import Killed
 from tests.cluster.simulated_node import SimulatedNode
 from tests.unit.controller.worlds import sized
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.cluster
 Report = Callable[[str, object], None]
 SMALL = {"cpu": "100m", "memory": "64Mi"}
 CLUSTER = {
@@ -320,7 +320,7 @@ def _used(verbs: set[tuple[str, str, str]]) -> dict[tuple[str, str], set[str]]:
     return {key: each | {"create"} if "patch" in each else each for key, each in used.items()}
 
 
-def _until(holds: Callable[[], Any], seconds: float = 60) -> None:
+def _until(holds: Callable[[], Any], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "gave up waiting"

@@ -14,7 +14,7 @@ from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.exported_run import write_exports, write_finished_run
 
-pytestmark = [pytest.mark.consumers, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.consumers
 
 
 @pytest.fixture(scope="module")

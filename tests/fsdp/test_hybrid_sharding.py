@@ -17,7 +17,7 @@ from scope_selfplay.training.rows import RewardedRollout
 from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, trained_metrics, weights_on_disk
 from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of
 
-pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.fsdp
 
 STEPS, GROUPS, CUT = 4, 4, 2
 HYBRID = TrainingNode(2, 2, sharding="hybrid").sharers

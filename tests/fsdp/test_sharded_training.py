@@ -15,7 +15,7 @@ from scope_selfplay.training.ranks import PeerEnded
 from tests.fsdp.place import Found, Place, found_by, sharded_job, trained_metrics
 from tests.integration.loop.seam import Killed, killed_in, loop_of, same
 
-pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.fsdp
 
 
 def two_steps(place: Place) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.uneven_ranks import PLACEMENTS, Case, Difference, all_cases, differences
 
-pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.fsdp
 
 TOLERATED = {"float32": 1e-5, "bfloat16": 1e-2}
 

@@ -28,7 +28,7 @@ from tests.doc_commands import ALL, REPOSITORY, DocCommand, environment
 from tests.exported_run import write_finished_run
 from tests.loopback import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 for library in ("trl", "bm25s", "starlette", "math_verify"):
     pytest.importorskip(library, reason="needs the local extra")

@@ -13,7 +13,7 @@ from tests.exported_run import write_finished_run
 from tests.integration.test_doc_commands import serving
 from tests.loopback import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 for library in ("torch", "bm25s", "starlette", "pandas"):
     pytest.importorskip(library, reason="needs the local extra")

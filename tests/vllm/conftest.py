@@ -126,6 +126,6 @@ def read_metric(engine: str, name: str) -> float:
 
 
 def _metric_lines(engine: str) -> list[str]:
-    with urllib.request.urlopen(engine.removesuffix("/v1") + "/metrics", timeout=30) as response:
+    with urllib.request.urlopen(engine.removesuffix("/v1") + "/metrics", timeout=120) as response:
         text: str = response.read().decode()
     return text.splitlines()

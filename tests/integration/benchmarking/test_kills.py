@@ -37,7 +37,7 @@ from tests.integration.serving.threads import in_thread
 from tests.kills import die_before_write
 from tests.word_codec import WordCodec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 KILLS = 20
 SETTINGS = ("domain=embedded", "corpus.sample=60", "judge.kind=model", "judge.concurrency=1")

@@ -60,7 +60,6 @@ def test_calls_that_fail_make_nothing_twice(
 
 @pytest.mark.fault(13)
 # Some 400 kills, where all are tried: minutes on a busy machine.
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", [ApiFault.KILLED, ApiFault.KILLED_AFTER])
 def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leaves(
     tmp_path: Path, undisturbed: World, fault: ApiFault, record_property: Report

@@ -27,7 +27,7 @@ from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage, read_manifest
 from tests.integration.loop.policies import write_sums
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[3]
 SETTINGS = """

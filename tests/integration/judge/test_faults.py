@@ -5,8 +5,7 @@ rewards, and nothing is paid for twice.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,14 @@ from scope_selfplay.testing.chat_server import (
     FaultKind,
     FaultPlan,
 )
+from tests.clock import Clock
 from tests.judges import CRITERION, TASK, JudgeOver, always, sound
 from tests.unit.judge.test_cache import rows_in
 
 pytestmark = pytest.mark.integration
 
 Report = Callable[[str, object], None]
+PATIENCE: float = JudgeConfig.model_fields["patience"].default
 
 
 def answers(count: int) -> list[str]:
@@ -74,11 +75,11 @@ def check(
 async def missing_under(
     plan: FaultPlan, judge_over: JudgeOver, count: int, report: Report, **settings: object
 ) -> tuple[Counter[str], FakeServer, ModelJudge]:
-    """Which faults are left of so many judgements; none that was read is wrong. A sign of life may take a second."""
+    """Which faults are left of so many judgements; none that was read is wrong."""
     texts = answers(count)
     truth = await undisturbed(judge_over, texts)
     fake = FakeServer(sound, plan=plan, drip=0.05)
-    async with judge_over(fake, **{"patience": 20.0, **settings}) as judge:
+    async with judge_over(fake, **settings) as judge:
         return check(await grade_all(judge, texts), truth, fake, report), fake, judge
 
 
@@ -143,56 +144,62 @@ async def test_one_kind_of_transport_fault_is_survived(
     assert len(fake.requests) <= 100 + fake.injected.total() + 10
 
 
+async def as_time_passes(
+    grading: "asyncio.Task[list[Verdict]]", clock: Clock, seconds: float, *fakes: FakeServer
+) -> list[Verdict]:
+    """Its verdicts; so many seconds pass whenever nobody has been asked anything for fifty turns of the loop."""
+    before, quiet = 0, 0
+    while not grading.done():
+        await asyncio.sleep(0.01)
+        asked = sum(len(fake.requests) for fake in fakes)
+        quiet = quiet + 1 if asked == before > 0 else 0
+        if quiet == 50:
+            clock.skip(seconds)
+            quiet = 0
+        before = asked
+    return await grading
+
+
 @pytest.mark.fault(3)
-async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
+async def test_retry_after_holds_everybody_back(judge_over: JudgeOver, clock: Clock) -> None:
     times: list[float] = []
 
     def noted(request: ServedRequest) -> ServedReply:
         times.append(time.monotonic())
         return sound(request)
 
-    fake = FakeServer(noted, retry_after=0.5)
+    fake = FakeServer(noted, retry_after=60.0)
     fake.fault = FaultKind.BUSY
     async with judge_over(fake, concurrency=4) as judge:
         grading = asyncio.create_task(grade_all(judge, answers(30)))
+        while fake.injected[FaultKind.BUSY] < 4:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
-        before = len(times)
+        assert len(times) == 4, "only those who were on their way before the first 429 came back"
         fake.fault = None
+        while len(times) == 4:
+            clock.skip(70.0)
+            await asyncio.sleep(0.2)
         verdicts = await grading
 
-    assert before <= 4, "only those who were on their way before the first 429 came back"
-    assert times[before] - times[0] >= 0.45
+    assert times[4] - times[0] >= 60
     # Busy is not a failure: no call used up an attempt.
     assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
 
 
-@pytest.mark.fault(3)
-async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeOver) -> None:
-    fake = FakeServer(sound)
-    fake.fault = FaultKind.UNAVAILABLE
-    texts = answers(300)
-    async with judge_over(fake, concurrency=16, patience=20.0) as judge:
-        grading = asyncio.create_task(grade_all(judge, texts))
-        await asyncio.sleep(1.2)
-        while_down = len(fake.requests)
-        fake.fault = None
-        verdicts = await grading
-
-    assert while_down <= 16 * 3 + 4
-    assert all(verdict.value is not None for verdict in verdicts)
-    assert max(verdict.attempts for verdict in verdicts) <= 3
-
-
 @pytest.mark.fault(4)
-async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: JudgeOver) -> None:
+async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(
+    judge_over: JudgeOver, clock: Clock
+) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.HANG
     texts = answers(60)
-    async with judge_over(fake, concurrency=8, patience=20.0) as judge:
+    async with judge_over(fake, concurrency=8) as judge:
         grading = asyncio.create_task(grade_all(judge, texts))
         endpoint = await judge.endpoints[JudgeRole.GRADE].here()
         while not endpoint.servers[0].health.is_down:
-            await asyncio.sleep(0.02)
+            clock.skip(SILENCE)
+            await asyncio.sleep(0.1)
         asked_while_hung = len(fake.requests)
         fake.fault = None
         verdicts = await grading
@@ -203,26 +210,39 @@ async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: J
     assert [verdict.value for verdict in verdicts] == truth
 
 
-async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: JudgeOver) -> None:
-    def slow(request: ServedRequest) -> ServedReply:
-        is_canary = request.body["max_tokens"] == 1
-        return replace(sound(request), seconds=0.0 if is_canary else 1.0)
+async def test_a_slow_engine_that_answers_canaries_is_left_to_work(
+    judge_over: JudgeOver, clock: Clock
+) -> None:
+    canary = asyncio.Event()
+
+    async def slow(request: ServedRequest) -> ServedReply:
+        if request.body["max_tokens"] == 1:
+            canary.set()
+        else:
+            await canary.wait()
+        return sound(request)
 
     fake = FakeServer(slow)
     async with judge_over(fake) as judge:
-        verdicts = await grade_all(judge, answers(20))
+        grading = asyncio.create_task(grade_all(judge, answers(20)))
+        while not fake.requests:
+            await asyncio.sleep(0.01)
+        clock.skip(SILENCE)
+        verdicts = await grading
 
     assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
-    assert len(fake.requests) > 20, "canaries were sent"
 
 
 @pytest.mark.fault(4)
 async def test_single_calls_that_hang_end_at_their_deadline(
-    judge_over: JudgeOver, record_property: Report
+    judge_over: JudgeOver, clock: Clock, record_property: Report
 ) -> None:
-    plan = FaultPlan({FaultKind.HANG: 0.1})
-    missing, _, _ = await missing_under(plan, judge_over, 60, record_property, patience=2.0)
-    assert missing.total() <= 1
+    texts, fake = answers(60), FakeServer(sound, plan=FaultPlan({FaultKind.HANG: 0.1}))
+    truth = await undisturbed(judge_over, texts)
+    async with judge_over(fake) as judge:
+        grading = asyncio.create_task(grade_all(judge, texts))
+        verdicts = await as_time_passes(grading, clock, PATIENCE, fake)
+    assert check(verdicts, truth, fake, record_property).total() <= 1
 
 
 TASKS = [TASK.model_copy(update={"text": f"Why was dam number {number} built?"}) for number in range(24)]
@@ -230,7 +250,7 @@ ANSWERS = ["Because of floods.", "For power.", "For ships.", "Nobody knows."]
 
 
 def judgements_of(*fakes: FakeServer) -> list[str]:
-    """What they were asked but for canaries, which a busy machine may see sent: the patience of a test is short."""
+    """What they were asked but for canaries."""
     return [each.prompt for fake in fakes for each in fake.requests if CANARY.prompt not in each.prompt]
 
 
@@ -250,7 +270,7 @@ async def test_a_tasks_prompts_stay_together_and_verdicts_are_those_of_one_judge
 
 @pytest.mark.parametrize("death", [FaultKind.RESET, FaultKind.HANG])
 async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
-    judge_over: JudgeOver, death: FaultKind
+    judge_over: JudgeOver, clock: Clock, death: FaultKind
 ) -> None:
     async def until_death(request: ServedRequest) -> ServedReply:
         if len(dying.requests) >= 12:
@@ -264,7 +284,9 @@ async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
         FakeServer(sound),
     )
     async with judge_over(dying, other, concurrency=8) as judge:
-        assert [verdict.value for verdict in await grade_all(judge, ANSWERS, TASKS)] == truth
+        grading = asyncio.create_task(grade_all(judge, ANSWERS, TASKS))
+        verdicts = await as_time_passes(grading, clock, SILENCE, dying, other)
+    assert [verdict.value for verdict in verdicts] == truth
     assert dying.injected[death] > 0
     asked = judgements_of(other)
     assert len(asked) == len(set(asked)), "no judgement is paid for twice by the replica that lives"
@@ -273,30 +295,33 @@ async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
 @pytest.mark.fault(3)
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 async def test_an_outage_that_lasts_is_waited_for_once_and_one_that_comes_back_judges_again(
-    judge_over: JudgeOver, replicas: int, monkeypatch: pytest.MonkeyPatch
+    judge_over: JudgeOver, clock: Clock, replicas: int
 ) -> None:
-    fakes, waited, wait_for = [FakeServer(sound) for _ in range(replicas)], list[float](), asyncio.wait_for
-
-    def noted(event: Awaitable[object], *seconds: float, **named: float) -> Awaitable[object]:
-        waited.extend(seconds)
-        return wait_for(event, *seconds, **named)
-
-    monkeypatch.setattr(asyncio, "wait_for", noted)
+    fakes = [FakeServer(sound) for _ in range(replicas)]
     for fake in fakes:
         fake.fault = FaultKind.RESET
-    async with judge_over(*fakes, concurrency=8, patience=1.0) as judge:
-        verdicts = await grade_all(judge, ANSWERS, TASKS)
+    async with judge_over(*fakes, concurrency=8) as judge:
+        grading = asyncio.create_task(grade_all(judge, ANSWERS, TASKS))
+        servers = (await judge.endpoints[JudgeRole.GRADE].here()).servers
+        while not all(server.health.is_down for server in servers):
+            await asyncio.sleep(0.01)
+        assert not grading.done(), "it is waited for"
+        await asyncio.sleep(1.2)
+        asked = sum(len(fake.requests) for fake in fakes)
+        assert asked <= (8 * 3 + 4) * replicas, "they are probed, not stormed"
+        verdicts = await as_time_passes(grading, clock, PATIENCE, *fakes)
         assert {verdict.fault for verdict in verdicts} == {Fault.UNAVAILABLE}
-        assert any("down for more than 1 s" in verdict.reasoning for verdict in verdicts)
-        assert 0 < max(waited) <= 1 and sum(waited) < 1.01 * len(verdicts)
-        waited.clear()
-        for answer in ANSWERS[1:]:
-            assert [each.fault for each in await grade_all(judge, [answer])] == [Fault.UNAVAILABLE]
-        assert waited == []
+        assert any(f"down for more than {PATIENCE:.0f} s" in verdict.reasoning for verdict in verdicts)
+        before = judgements_of(*fakes)
+        # Nothing puts the clock forward now: whoever waited again would wait ten minutes.
+        async with asyncio.timeout(PATIENCE / 2):
+            for answer in ANSWERS[1:]:
+                assert [each.fault for each in await grade_all(judge, [answer])] == [Fault.UNAVAILABLE]
+        assert judgements_of(*fakes) == before, "nobody is asked before a canary was answered"
         fakes[-1].fault = None
-        async with asyncio.timeout(10.0):
-            while (await grade_all(judge, ANSWERS[:1]))[0].value is None:
-                await asyncio.sleep(0.05)
+        while (await grade_all(judge, ANSWERS[:1]))[0].value is None:
+            clock.skip(1.0)
+            await asyncio.sleep(0.1)
 
 
 class AnswersCanariesAlone(FaultPlan):
@@ -309,7 +334,7 @@ async def test_calls_that_no_replica_survives_end_although_canaries_are_answered
     judge_over: JudgeOver, replicas: int
 ) -> None:
     fakes = [FakeServer(sound, plan=AnswersCanariesAlone()) for _ in range(replicas)]
-    async with judge_over(*fakes, retries=1) as judge, asyncio.timeout(10.0):
+    async with judge_over(*fakes, retries=1) as judge, asyncio.timeout(60.0):
         (verdict,) = await grade_all(judge, ANSWERS[:1])
     assert verdict.fault is Fault.UNAVAILABLE and verdict.attempts == 2
     assert all(fake.injected[FaultKind.RESET] <= 2 for fake in fakes)

@@ -12,8 +12,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.integration)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")

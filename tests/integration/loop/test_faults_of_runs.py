@@ -34,6 +34,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.loop.test_run import config_of, in_child, records, settings_of, whole_run
 from tests.integration.serving.threads import in_thread
+from tests.kills import die_before_write
 
 pytestmark = pytest.mark.timeout(7200)
 
@@ -126,12 +127,12 @@ STOPPED = ("stopped; run the same command to go on",)
 FULL = ("No space left on device", "cannot be written")
 
 
-def press_after(seconds: float) -> None:
-    """A Ctrl-C for this process, once it has used so many more seconds of the CPU."""
-    moment = time.process_time() + seconds
+def press_after(count: int) -> None:
+    """A Ctrl-C for this process, at any moment once it has made so many writes."""
+    writes = die_before_write(None)
 
     def press() -> None:
-        while time.process_time() < moment:
+        while writes() < count:
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -139,7 +140,7 @@ def press_after(seconds: float) -> None:
     threading.Thread(target=press, daemon=True).start()
 
 
-def scope_run(policy: Path, root: Path, said: Path, moment: float | None) -> None:
+def scope_run(policy: Path, root: Path, said: Path, moment: int | None) -> None:
     """`scope run` in this process, which writes what it says to a file."""
     errors = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(errors, 1)
@@ -172,12 +173,12 @@ def test_a_ctrl_c_at_any_moment_is_one_line_and_the_run_goes_on(
     finished: RunFolder, speaking_policy: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
     undisturbed = records(finished.path.parent)
-    seconds = float((finished.path.parent / "seconds").read_text())
+    writes = int((finished.path.parent / "writes").read_text())
     count, resumed = points(4, 50), points(2, 10)
     stopped = 0
     for number in range(count):
         root, said = tmp_path / str(number), tmp_path / f"said-{number}"
-        moment = seconds * (number + 1) / (count + 1)
+        moment = writes * (number + 1) // (count + 1)
         code = in_child(scope_run, speaking_policy, root, said, moment)
         stopped += not whole_or_stopped(code, said, ExitCode.INTERRUPTED, STOPPED)
         if number % (count // resumed) == 0:

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -70,11 +69,10 @@ def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], No
 
 
 def whole_run(policy: Path, root: Path, kill_before: int | None = None, *overrides: str) -> None:
-    """Beside the run stays how many writes it made, any of which may kill it, and the seconds of CPU that it took."""
-    writes, began = die_before_write(kill_before), time.process_time()
+    """Beside the run stays how many writes it made, any of which may kill it."""
+    writes = die_before_write(kill_before)
     run_all(open_run(config_of(policy, *overrides), root, Progress()))
     (root / "writes").write_text(str(writes()))
-    (root / "seconds").write_text(str(time.process_time() - began))
 
 
 def records(root: Path) -> dict[str, bytes]:

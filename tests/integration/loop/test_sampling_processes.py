@@ -125,7 +125,7 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals) -> 
     worker = int(parent.stdout.readline())
     assert alive(worker)
     parent.send_signal(number)
-    parent.wait(60)
+    parent.wait(120)
     parent.stdout.close()
     deadline = time.monotonic() + 120
     while alive(worker) and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.integration.loop.policies import Sums, write_sums
 from tests.integration.serving.threads import in_thread
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 CLUSTER_FILE = Path(__file__).parents[3] / "k8s/runs/reasoning-arena/run.yaml"
 SMALL = """

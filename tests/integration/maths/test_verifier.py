@@ -21,7 +21,7 @@ from scope_selfplay.judge.protocol import (
 from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.rewards.verify import BoxedVerifier, boxed_reward
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def box(text: str) -> str:

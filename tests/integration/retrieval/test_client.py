@@ -15,13 +15,14 @@ from starlette.routing import Route
 from retrieval.client import HttpSearcher
 from scope_selfplay.base.errors import RunMismatchError, SearchError
 from scope_selfplay.net.client import RetryPolicy
+from tests.clock import Clock
 
 from .conftest import serve_app, serve_folder
 
 pytestmark = pytest.mark.integration
 
-Answer = Callable[[], Awaitable[Response]]
-HASTY = RetryPolicy(deadline=3.0, attempt=0.3, attempts=4, first_pause=0.01, longest_pause=0.05)
+Answer = Callable[["Peer"], Awaitable[Response]]
+POLICY = RetryPolicy(deadline=600.0, attempt=60.0, attempts=4, first_pause=0.01, longest_pause=0.05)
 GOOD = {"result": [[{"document": {"id": "a", "contents": '"T"\ntext'}, "score": 1.5}]]}
 
 
@@ -42,8 +43,8 @@ async def test_the_handshake_refuses_another_index_and_takes_the_fields_full_end
 class Peer:
     """A server whose /retrieve answers are scripted; the last one repeats."""
 
-    def __init__(self, *answers: Answer, info: object = None) -> None:
-        self.asked_times = 0
+    def __init__(self, *answers: Answer, info: object = None, clock: Clock | None = None) -> None:
+        self.asked_times, self.clock = 0, clock or Clock()
         self._answers = answers
         self._info = {"identity": "x"} if info is None else info
 
@@ -52,7 +53,7 @@ class Peer:
         routes = [Route("/info", self._inform), Route("/retrieve", self._retrieve, methods=["POST"])]
         async with (
             serve_app(Starlette(routes=routes)) as url,
-            HttpSearcher(url, retry_policy=HASTY) as searcher,
+            HttpSearcher(url, retry_policy=POLICY) as searcher,
         ):
             yield searcher
 
@@ -61,11 +62,11 @@ class Peer:
 
     async def _retrieve(self, request: Request) -> Response:
         self.asked_times += 1
-        return await self._answers[min(self.asked_times, len(self._answers)) - 1]()
+        return await self._answers[min(self.asked_times, len(self._answers)) - 1](self)
 
 
 def gives(body: object, status: int = 200, **headers: str) -> Answer:
-    async def answer() -> Response:
+    async def answer(peer: Peer) -> Response:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return Response(
             data, status, headers={name.replace("_", "-"): value for name, value in headers.items()}
@@ -74,21 +75,24 @@ def gives(body: object, status: int = 200, **headers: str) -> Answer:
     return answer
 
 
-async def hangs() -> Response:
-    await asyncio.sleep(2)
+async def hangs(peer: Peer) -> Response:
+    peer.clock.skip(POLICY.attempt)
+    await asyncio.sleep(1)
     return Response(b"{}")
 
 
-async def drips() -> Response:
+async def drips(peer: Peer) -> Response:
     async def parts() -> AsyncIterator[bytes]:
-        for _ in range(100):
+        for part in range(100):
             yield b" "
             await asyncio.sleep(0.05)
+            if part == 3:
+                peer.clock.skip(POLICY.attempt)
 
     return StreamingResponse(parts())
 
 
-async def half_a_body() -> Response:
+async def half_a_body(peer: Peer) -> Response:
     return Response(b'{"result": [[', headers={"Content-Length": "13"})
 
 
@@ -105,8 +109,8 @@ FAULTS = [
 
 @pytest.mark.fault(5)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_passing_fault_is_retried_and_nothing_is_lost(fault: Answer) -> None:
-    peer = Peer(fault, fault, gives(GOOD))
+async def test_a_passing_fault_is_retried_and_nothing_is_lost(fault: Answer, clock: Clock) -> None:
+    peer = Peer(fault, fault, gives(GOOD), clock=clock)
     async with peer.asked() as searcher:
         (passage,) = await searcher.search("q", 3)
     assert (passage.id, passage.title, passage.text, passage.score) == ("a", "T", "text", 1.5)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scope_selfplay.search.engines import open_query_encoder
 from scope_selfplay.search.searcher import IndexRecord, Searcher, open_retriever
 from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.random_encoder import write_random_encoder
+from tests.clock import Clock
 from tests.engines import LocalQdrant, RecordedElasticsearch, Row, basic, served
 
 pytestmark = pytest.mark.integration
@@ -149,11 +151,16 @@ def test_each_engine_gets_its_kind_of_key(
         assert found(engine.open(tmp_path / "run", api_key_env="ENGINE_KEY"), "Orsk")
 
 
-def test_an_engine_that_goes_away_is_an_outage(tmp_path: Path) -> None:
+async def test_an_engine_that_goes_away_is_an_outage(tmp_path: Path, clock: Clock) -> None:
     with served(RecordedElasticsearch(ROWS)) as url:
-        searcher = elasticsearch(url).open(tmp_path / "run", outage=0.3)
+        opened = partial(elasticsearch(url).open, tmp_path / "run", outage=200.0)
+        searcher = await asyncio.to_thread(opened)
+    searching = asyncio.create_task(searcher.search("Orsk", 3))
+    while not searching.done():
+        await asyncio.sleep(0.1)
+        clock.skip(200.0)
     with pytest.raises(SearchError, match=r"gave up after .* run the same command again"):
-        found(searcher, "Orsk")
+        await searching
 
 
 @pytest.mark.parametrize("answer", [{"hits": {}}, {"hits": {"hits": [{"_id": 1}]}}, {"hits": {"hits": [7]}}])

@@ -71,7 +71,7 @@ async def served(folder: Path, *options: str) -> AsyncIterator[Served]:
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.wait(), 30)
+        await asyncio.wait_for(process.wait(), 120)
 
 
 async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(index_folder: Path) -> None:
@@ -110,7 +110,7 @@ async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(index_folde
         await answered(8 * CLIENTS)
         after = server.memory()
         server.process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(server.process.wait(), 30)
+        await asyncio.wait_for(server.process.wait(), 120)
         stop.set()
         await asyncio.gather(*clients)
     assert server.process.returncode == 0
@@ -140,9 +140,8 @@ async def test_a_killed_worker_costs_no_answer(index_folder: Path) -> None:
 
 @asynccontextmanager
 async def who_does_not_read(folder: Path, *options: str) -> AsyncIterator[Served]:
-    """A server whose client has 60 MB of response before it of which it reads the first bytes."""
-    queries = [f"harbour town{number}" for number in range(2500)]
-    body = json.dumps({"queries": queries, "topk": 100}).encode()
+    """A server whose client has 50 MB of response before it of which it reads the first bytes."""
+    body = json.dumps({"queries": ["harbour"] * 2500, "topk": 100}).encode()
     head = b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
     async with served(folder, *options) as server:
         host, port = server.url.removeprefix("http://").split(":")
@@ -155,7 +154,7 @@ async def who_does_not_read(folder: Path, *options: str) -> AsyncIterator[Served
             writer.transport.abort()
 
 
-@pytest.mark.parametrize(("deadline", "insists", "code"), [("10", False, 0), ("600", True, -signal.SIGTERM)])
+@pytest.mark.parametrize(("deadline", "insists", "code"), [("20", False, 0), ("600", True, -signal.SIGTERM)])
 async def test_a_client_that_does_not_read_keeps_the_server_until_the_deadline_or_another_sigterm(
     index_folder: Path, deadline: str, insists: bool, code: int
 ) -> None:
@@ -164,13 +163,13 @@ async def test_a_client_that_does_not_read_keeps_the_server_until_the_deadline_o
         server.process.terminate()
         await asyncio.sleep(0.5)
         assert server.process.returncode is None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             # A busy machine takes two signals that come close together for one.
             while insists and server.process.returncode is None:
                 server.process.terminate()
                 await asyncio.sleep(0.5)
             assert await server.process.wait() == code
-        assert psutil.wait_procs(workers, timeout=10)[1] == []
+        assert psutil.wait_procs(workers, timeout=60)[1] == []
 
 
 async def test_a_worker_that_refuses_a_batch_stays_and_a_killed_one_is_started_until_the_index_is_whole(
@@ -190,7 +189,7 @@ async def test_a_worker_that_refuses_a_batch_stays_and_a_killed_one_is_started_u
         asked = asyncio.create_task(engine.search(["town2"], 1))
         await asyncio.sleep(1.5)
         (tmp_path / MANIFEST).rename(folder / MANIFEST)
-        ((hit,),) = await asyncio.wait_for(asked, 30)
+        ((hit,),) = await asyncio.wait_for(asked, 120)
         assert hit.row == 2
     finally:
         await engine.close()

@@ -3,7 +3,7 @@
 A fork of a process that has imported the trainer, told FOLDER POLICY URL OVERLAP ADAPTER. In FOLDER stands what was
 `streamed` last, and the hash of the weights with which rollouts of a step began (`rank-<n>-step-<step>`). The server is
 told how a push has ended by the file `push`. With a file `breaks`, the second push ends after so many weights as it
-says, and notes when (`broken`). Who ends by itself leaves `left-<n>`.
+says. Who ends by itself leaves `left-<n>`.
 """
 
 import asyncio
@@ -92,7 +92,6 @@ def main(folder: Path, policy: Path, url: str, overlap: int, adapter: int) -> No
         for item in iterator:
             if len(streamed) == most:
                 breaks.unlink()
-                (folder / "broken").write_text(str(time.time()))
                 (folder / "push").write_text("broken")
                 raise RuntimeError("NCCL error: unhandled system error")
             weight = post_iter_func(item)

@@ -33,6 +33,7 @@ from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
+from tests.clock import Clock
 from tests.commands import ran
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.retrieval.conftest import serve_app, serve_folder
@@ -181,27 +182,31 @@ def test_a_served_index_of_the_corpus_gives_exactly_the_passages_of_the_one_in_p
         open_retriever(SearchConfig(), world[1:], RunFolder(tmp_path), print)
 
 
-class Away:
-    """A retriever that answers so many searches, and then nothing."""
+OUTAGE = 200.0
 
-    def __init__(self, app: Any, searches: int) -> None:
-        self._app, self._left = app, searches
+
+class Away:
+    """A retriever that answers so many searches, and then nothing until an outage is over."""
+
+    def __init__(self, app: Any, searches: int, clock: Clock) -> None:
+        self._app, self._left, self._clock = app, searches, clock
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self._left -= scope["path"] == "/retrieve"
         if self._left > 0:
             await self._app(scope, receive, send)
             return
+        self._clock.skip(OUTAGE)
         await send({"type": "http.response.start", "status": 503, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
 
 @asynccontextmanager
-async def goes_away(index: Path) -> AsyncIterator[str]:
+async def goes_away(index: Path, clock: Clock) -> AsyncIterator[str]:
     service = SearchService(ServiceSettings(folder=index, workers=0))
     await service.load()
     try:
-        async with serve_app(Away(build_app(service), 6)) as url:  # type: ignore[arg-type]
+        async with serve_app(Away(build_app(service), 6, clock)) as url:  # type: ignore[arg-type]
             yield url
     finally:
         await service.close()
@@ -209,10 +214,10 @@ async def goes_away(index: Path) -> AsyncIterator[str]:
 
 @pytest.mark.fault(5)
 def test_a_retriever_that_stays_away_stops_the_stage_and_the_same_command_goes_on(
-    in_one_process: Run, index: Path, tmp_path: Path
+    in_one_process: Run, index: Path, tmp_path: Path, clock: Clock
 ) -> None:
-    with in_thread(goes_away(index)) as url:
-        run = begun(tmp_path, f"search.url={url}", "search.outage=0.5")
+    with in_thread(goes_away(index, clock)) as url:
+        run = begun(tmp_path, f"search.url={url}", f"search.outage={OUTAGE}")
         make_tasks(run, 0)
         with pytest.raises(SearchError, match="see that the retriever runs, then run the same command again"):
             compare(run, 0)

@@ -29,7 +29,7 @@ from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool, listed
 from scope_selfplay.store.folder import RunFolder
 from tests.loopback import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "tests.flights_server")
@@ -107,6 +107,8 @@ def test_a_call_that_hangs_is_stopped_and_the_next_is_answered(outages: list[Exc
         server.tools()
         with pytest.raises(TimeoutError):
             asyncio.run(server.call("search_flights", {**FROM_ORSK, "origin": "hangs"}))
+        # The next may take its time: the machine may be busy.
+        server.settings = settings(seconds=60.0)
         assert asyncio.run(server.call("cities", {})).fault is None and outages == []
 
 
@@ -136,8 +138,8 @@ def test_a_server_that_cannot_be_reached_is_an_outage_with_its_last_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program = ("sh", "-c", f"echo no table of flights >&2; {later}")
-    with closing(McpServer(settings(command=program, outage=3.0), outages.append)) as server:
-        with pytest.raises(ToolError, match=r"sh did not answer for 3 s \(no table of flights\)"):
+    with closing(McpServer(settings(command=program, outage=10.0), outages.append)) as server:
+        with pytest.raises(ToolError, match=r"sh did not answer for 10 s \(no table of flights\)"):
             server.tools()
         with pytest.raises(ToolError, match="did not answer"):
             asyncio.run(server.call("cities", {}))

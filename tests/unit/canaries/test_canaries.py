@@ -142,7 +142,7 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
     """A cached reply would hide that the server has been given other weights."""
     fake = FakeServer(lambda request: judged_reply(JUDGE, request))
     # So patient that it asks a busy machine for no sign of life.
-    async with judge_over(fake, cache=tmp_path / "judgements.sqlite", patience=100.0) as judge:
+    async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
         for start in (1, 2):
             before = len(fake.requests)
             watch = watch_of(judge, tmp_path, rate=0.02)

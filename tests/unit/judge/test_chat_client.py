@@ -84,7 +84,7 @@ async def test_a_body_of_another_shape_or_over_the_cap_is_no_completion() -> Non
 
 
 async def test_connections_are_kept_and_never_more_than_the_pool() -> None:
-    fake = FakeServer(lambda request: ServedReply("yes", seconds=0.01))
+    fake = FakeServer(lambda request: ServedReply("yes", seconds=0.2))
     few = replace(ONCE, connections=4)
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, retry_policy=few) as client:
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(40)))

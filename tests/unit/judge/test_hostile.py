@@ -85,14 +85,14 @@ async def test_a_hostile_answer_stays_in_its_fence_and_loses(judge_over: JudgeOv
     """In both orders; a judge that quotes the answer as it saw it, and then says B, is read as B."""
     answer, unasked = _answer_of(name), name == "master_key_opener"
     fake = FakeServer(always("<think>no</think><score>0</score>"))
-    async with judge_over(fake, patience=100.0) as judge:
+    async with judge_over(fake) as judge:
         assert (await judge.ask(GradeQuestion(TASK, CRITERION, answer))).value is False
     assert len(fake.requests) == (0 if unasked else 1)
     for request in fake.requests:
         _check_prompt(request.prompt, ["task", "answer", "criterion"], answer)
 
     fake = FakeServer(lambda request: ServedReply(f"{clean(answer)[:2000]}\nSo: \\boxed{{B}}"))
-    async with judge_over(fake, patience=100.0) as judge:
+    async with judge_over(fake) as judge:
         pairs = ((rollout(1, one), rollout(2, two)) for one, two in ((answer, OPPONENT), (OPPONENT, answer)))
         asked = [PairQuestion(TASK, *pair, style=Style.PREFERENCE) for pair in pairs]
         values = [(await judge.ask(each)).value for each in asked]
@@ -157,7 +157,7 @@ async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOv
     hostile = list(hostile_answers(random.Random(name), 48))
     honest = [HONEST.format(row) for row in range(1927, 1935)]
     groups = [honest, *(hostile[row : row + 8] for row in range(0, 48, 8))]
-    async with judge_over(Engine(verdict), patience=100.0) as judge:
+    async with judge_over(Engine(verdict)) as judge:
         answers = [[scripted.rollout(row, text) for row, text in enumerate(texts)] for texts in groups]
         opened = [
             scripted.finished_group(scripted.TASK, scripted.RUBRIC, each, ("g", number))

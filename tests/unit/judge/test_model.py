@@ -146,7 +146,7 @@ async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOv
         return ServedReply(max(odds, key=lambda each: odds[each]), odds, finish="length")
 
     fake = FakeServer(one_token)
-    async with judge_over(fake, verdict="token", patience=100.0) as judge:
+    async with judge_over(fake, verdict="token") as judge:
         grade = (await judge.ask(GRADE)).verdict
         pair = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
     assert grade.value is True and grade.probability is not None and math.isclose(grade.probability, 0.75)
@@ -223,7 +223,7 @@ async def test_a_thinking_model_is_asked_without_think_tags(ask: Ask) -> None:
 
 async def test_the_same_question_is_paid_for_once(judge_over: JudgeOver, tmp_path: Path) -> None:
     fake = FakeServer(lambda request: ServedReply("<score>1</score>", seconds=0.05))
-    async with judge_over(fake, cache=tmp_path / "cache.sqlite", patience=100.0) as judge:
+    async with judge_over(fake, cache=tmp_path / "cache.sqlite") as judge:
         together = await asyncio.gather(*(judge.ask(GRADE) for n in range(5)))
         later = (await judge.ask(GRADE)).verdict
         account = judge.roles[PromptRole.GRADE]

@@ -21,7 +21,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
 from tests.unit.store.runs import rewrite, write_run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

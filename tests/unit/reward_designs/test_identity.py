@@ -134,7 +134,7 @@ async def test_every_match_of_every_repeat_is_a_call_of_its_own(
     fake, answers = FakeServer(first_shown), [f"{number} is the answer" for number in range(8)]
     reward = {"design": "tournament_grpo_2_1_1", "repeats": 8, "rubrics": "none"}
     # So patient that it asks a busy machine for no sign of life.
-    async with judge_over(fake, patience=100.0, cache=tmp_path / "judgements.sqlite") as judge:
+    async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
         rewarder = open_rewarder(SolverConfig.model_validate({"reward": reward}), MeteredJudge(judge), len)
         group = finished_group(TASK, RUBRIC, rollouts(*answers), ("g",))
         (records,) = records_of(await rewarder.judge_step([group], ("s",)))

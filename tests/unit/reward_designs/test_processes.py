@@ -36,7 +36,7 @@ class Meeting:
     def __init__(self, processes: int) -> None:
         self.given: list[Any] = [None] * processes
         self.made: dict[str, Future[Any]] = {}
-        self.barrier = threading.Barrier(processes, timeout=30)
+        self.barrier = threading.Barrier(processes, timeout=120)
 
 
 class Member:

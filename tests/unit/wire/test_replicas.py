@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -116,20 +117,21 @@ async def test_one_that_is_busy_is_passed_over_and_not_left_alone() -> None:
 
 async def test_with_patience_a_busy_one_is_waited_for_and_nobody_else_is_asked() -> None:
     fakes = [FakeServer(the_prompt, retry_after=0.05) for _ in range(2)]
-    async with replicated(fakes, ONCE, patience=20.0) as client:
+    async with replicated(fakes, ONCE, patience=600.0) as client:
         assert await ask(client, "a", 0) == "a 0"
         first, second = sorted(fakes, key=lambda fake: -len(fake.requests))
         first.fault = FaultKind.BUSY
         asking = asyncio.create_task(ask(client, "a", 1))
-        await asyncio.sleep(0.2)
-        assert first.injected[FaultKind.BUSY] and not asking.done()
+        while not first.injected[FaultKind.BUSY]:
+            await asyncio.sleep(0.01)
+        assert not asking.done()
         first.fault = None
         assert await asking == "a 1" and prompts_of(second) == []
 
 
 async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_that_is_said() -> None:
     fakes = [FakeServer(the_prompt) for _ in range(2)]
-    async with replicated(fakes, RetryPolicy(deadline=0.3, attempt=1.0, attempts=None)) as client:
+    async with replicated(fakes, RetryPolicy(deadline=0.3, attempt=60.0, attempts=None)) as client:
         all_do(fakes, FaultKind.REDIRECT)
         with pytest.raises(Refused):
             await ask(client, "a", 0)
@@ -141,25 +143,26 @@ async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_th
 
 
 class Drawn(random.Random):
-    """Counts the pauses that were drawn, and makes them short."""
+    """Counts the pauses that were drawn, and makes them none."""
 
     pauses = 0
 
     def uniform(self, a: float, b: float) -> float:
         self.pauses += 1
-        return 0.01
+        return 0.0
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_each_is_asked_as_often_as_the_policy_says_after_pauses_of_chance(replicas: int) -> None:
     """So that calls which failed together are not repeated together."""
     fakes, jitter = [FakeServer(the_prompt) for _ in range(replicas)], Drawn()
-    async with replicated(fakes, RetryPolicy(attempts=3, first_pause=2.0), jitter=jitter) as client:
+    # Longer than the deadline: who did not draw would give up at once.
+    policy = RetryPolicy(attempts=3, first_pause=600.0, longest_pause=600.0)
+    async with replicated(fakes, policy, jitter=jitter) as client:
         all_do(fakes, FaultKind.ERROR)
-        began = time.monotonic()
         with pytest.raises(ServerUnavailable, match="gave up after 3 attempts"):
             await ask(client, "a", 0)
-        assert jitter.pauses == 3 and time.monotonic() - began < 2.0
+        assert jitter.pauses == 3
     assert [len(fake.requests) for fake in fakes] == [3] * replicas
 
 
@@ -191,6 +194,12 @@ def test_rests_double_up_to_the_longest_and_never_pass_the_outage() -> None:
     clock.now += 27
     health.go_down()
     assert health.rest == 30
+    brief = Health(outage=5.0, clock=lambda: clock.now)
+    for _ in range(9):
+        brief.go_down()
+        clock.now += brief.rest
+    brief.go_down()
+    assert brief.left < 0 and brief.rest == 5, "no longer than calls would wait"
 
 
 @pytest.mark.fault(18)
@@ -208,4 +217,5 @@ async def test_a_clock_that_jumps_does_not_change_how_long_a_server_was_away(
     async with replicated([fake], say=say) as client:
         fake.fault = FaultKind.ERROR
         await ask(client, "a", 0)
-    assert " answers again, after 0 s" in said[-1]
+    seconds = re.search(r" answers again, after (\d+) s", said[-1])
+    assert seconds is not None and int(seconds[1]) < 300, "no day"
