@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 51_576,
     "library files": 223,
-    "test lines": 34_201,
+    "test lines": 34_327,
     "benchmark lines": 5_500,
     "words by hand": 28_105,
     "settings": 167,
