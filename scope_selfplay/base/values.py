@@ -398,4 +398,6 @@ class Candidate(Value):
         default=None, exclude_if=lambda found: found is None
     )
     """The same of the document that it was made from."""
+    no_rubric: str | None = Field(default=None, exclude_if=lambda words: words is None)
+    """What the judge said where no rubric could be read, and why."""
     provenance: Provenance

@@ -1,20 +1,22 @@
-"""How far a run's judge can be trusted: canaries (questions with known verdicts) and audits (judgements asked again).
+"""How far a run's judge can be trusted: its exam, canaries (both questions with known verdicts) and audits (judgements
+asked again).
 
     canaries/01-solver-000.jsonl     what was said to those of one start of a stage, or of one process of it
+    exam/exam.json                   what a judge was found to be able to before the run asked it anything
     audit/asked.jsonl                every judgement that was asked again, as soon as it is there
     audit/audit.json                 what follows from them
 
-Both lie beside a run's iterations. They are no records of the corpus: nothing is made from them, no reader of records
-finds them, and the loop reads none.
+All lie beside a run's iterations. They are no records of the corpus: nothing is made from them, no reader of records
+finds them; of the loop, the judge alone reads its exam, for the thresholds of its verdicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from itertools import count, product
 from pathlib import Path
 
-from scope_selfplay.base.intervals import Estimate, wilson
+from scope_selfplay.base.intervals import Estimate, shown, wilson
 from scope_selfplay.base.values import Fault, Value, Verdict
 from scope_selfplay.config.judge import JudgeRole
 from scope_selfplay.store.files import disk_faults, read_records, read_value
@@ -24,12 +26,16 @@ _Z = 2.5758
 
 
 class CanaryKind(StrEnum):
-    """What is judged: something right, something wrong, what says nothing, or a text that speaks to the judge."""
+    """What is judged: something right, something wrong, what says nothing, a text that speaks to the judge, something
+    wrong with many words behind it that say nothing, or a text that says of itself that it is right.
+    """
 
     RIGHT = "right"
     WRONG = "wrong"
     EMPTY = "empty"
     HOSTILE = "hostile"
+    PADDED = "padded"
+    CLAIM = "claim"
 
 
 class CanaryVerdict(Value):
@@ -103,6 +109,86 @@ def canary_words(verdicts: Sequence[CanaryVerdict]) -> str:
     shares = ", ".join(f"{role.value} {sum(own)}/{len(own)}" for role, own in by_role.items() if own)
     right = sum(each.is_right for each in verdicts)
     return f"{right} of {len(verdicts)} right ({shares})" if verdicts else ""
+
+
+class QuestionExam(Value):
+    """What an exam found of one question.
+
+    `order`: pairs of a yes and a no that are in order. `right`: verdicts that are right, by thresholds that were fitted
+    to other cases. `threshold`: in log-odds, of all cases; None where a verdict is no token. `seconds` of one judgement
+    among others; `unread`: the first reply that could not be read.
+    """
+
+    order: Estimate | None
+    right: Estimate | None = None
+    threshold: float | None = None
+    shares: dict[str, Estimate]
+    asked: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0
+    unread: str = ""
+
+
+PASSES = 0.75
+"""Pairs that have to be in order, and replies that have to be readable."""
+_BLIND = 0.5
+
+
+class Exam(Value):
+    """`judge` names model, template, prompts and settings; `questions` are by their names."""
+
+    judge: str
+    questions: dict[str, QuestionExam]
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        known = ((name, each.threshold) for name, each in self.questions.items())
+        return {name: threshold for name, threshold in known if threshold is not None}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Questions that this judge cannot answer, with the figure: the upper bound lies below what has to be."""
+        found = {
+            name: _fault(each, lambda estimate: estimate.ends[1]) for name, each in self.questions.items()
+        }
+        return {name: fault for name, fault in found.items() if fault}
+
+    @property
+    def doubtful(self) -> dict[str, str]:
+        """Those of which the exam does not tell whether it can."""
+        found = {
+            name: _fault(each, lambda estimate: estimate.ends[0]) for name, each in self.questions.items()
+        }
+        return {name: fault for name, fault in found.items() if fault and name not in self.failed}
+
+    @property
+    def checks(self) -> dict[str, Estimate]:
+        """A line for everything that was measured."""
+        lines: dict[str, Estimate] = {}
+        for name, each in self.questions.items():
+            whole = {"in order": each.order, "right after calibration": each.right}
+            known = {what: share for what, share in whole.items() if share is not None}
+            lines |= {f"exam of {name}: {what}": share for what, share in (known | each.shares).items()}
+        return lines
+
+
+def _fault(found: QuestionExam, end: Callable[[Estimate], float]) -> str:
+    """What is too low at this end of its interval; "" where nothing is."""
+    readable = found.shares.get("readable")
+    bounds = {"readable": (readable, PASSES), "in order": (found.order, PASSES)}
+    # A judge that goes by length, or by the last word, is right about the other kinds.
+    blind = {what: share for what, share in found.shares.items() if what.startswith("in order against")}
+    bounds |= {what: (share, _BLIND) for what, share in blind.items()}
+    for what, (share, bound) in bounds.items():
+        if share is not None and end(share) < bound and share.value < 1.0:
+            return f"{shown(share, digits=2)} {what}"
+    return "" if found.order is not None or readable is None else "nothing in order"
+
+
+def read_exam(folder: RunFolder) -> Exam | None:
+    """That of a run's judge; None before it was held. Raises RecordError for a damaged file."""
+    return read_value(folder.exam / "exam.json", Exam, "remove it, and the judge is examined again")
 
 
 class AuditWay(StrEnum):

@@ -26,6 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
@@ -86,10 +87,10 @@ class ModelJudge:
         content = content_id(
             "model", *models, *settings, pack.hash, config.verdict, config.max_chars, config.truncation
         )
+        self.uncalibrated = f"{model_name(config, JudgeRole.GRADE)} {content}"
+        """Names model, prompts and their settings alone: whose thresholds an exam has measured."""
         if self._guards or config.score == "soft":
             content = content_id("short", content, str(self._guards), config.score)
-        self.uncalibrated = f"{model_name(config, JudgeRole.GRADE)} {content}"
-        """Names model, prompts and settings alone: whose thresholds an exam has measured."""
         if self.thresholds:
             content = content_id("calibrated", content, json.dumps(self.thresholds, sort_keys=True))
         self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
@@ -188,9 +189,9 @@ class ModelJudge:
         probability = None
         if value is None:
             reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
-        elif (probability := _likelihood(odds, prompt.choices)) is not None:
+        elif (probability := _likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
             probability = _shifted(probability, self.thresholds.get(question.name, 0.0))
-            likely = question.likely(probability) if len(prompt.choices) == _TWO else None
+            likely = question.likely(probability)
             value = value if likely is None else likely
         verdict = Verdict(
             value=None if value is None else question.holds(value),
@@ -258,9 +259,11 @@ def open_model_judge(
     seed: int,
     folder: Path,
     say: Callable[[str], None] = lambda text: None,
+    examined: "Callable[[ModelJudge], Mapping[str, float]] | None" = None,
 ) -> ModelJudge:
     """A judge whose endpoints answer and serve its models; its key and paid judgements lie in the run's `folder`.
 
+    `examined` gives the thresholds of the same judge without thresholds, guard and soft scores.
     Raises ConfigError for what the endpoints do not know, JudgeError where one does not answer.
     """
     named = at_once(with_models(config))
@@ -270,7 +273,11 @@ def open_model_judge(
     place = folder if path is None else path.parent
     key = run_key(place)
     cache = None if path is None else JudgementCache(path)
-    return ModelJudge(named, pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
+    opened = partial(ModelJudge, pack=pack, seed=seed, cache=cache, key=key, tokens=tokens, say=say)
+    if examined is None:
+        return opened(named)
+    plain = opened(named.model_copy(update={"guard": False, "score": "hard", "failure_budget": 1.0}))
+    return opened(named, thresholds=examined(plain))
 
 
 _TWO = 2

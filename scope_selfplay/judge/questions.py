@@ -28,6 +28,7 @@ from scope_selfplay.judge.protocol import (
     ScoreQuestion,
     SelectQuestion,
     Style,
+    grounded,
 )
 from scope_selfplay.judge.replies import (
     count_criteria,
@@ -50,6 +51,8 @@ _LEAST_CHARACTERS = 125
 """A text that is cut shorter than this can hardly be judged."""
 Reader = Callable[[str], T | None]
 
+RANDOM_MODEL = "rehearsal"
+"""What a judge is called whose verdicts are random on purpose (`serve-judge --rehearsal`)."""
 SCORES = {"1": True, "0": False}
 """What a gate or a grade may be as one token."""
 _ANSWERED_BY = {
@@ -271,7 +274,10 @@ def _read_rubric(question: RubricQuestion, completion: str) -> Rubric | None:
     if criteria is None:
         return None
     if question.documents:
-        return Rubric(task_id=question.task.id, criteria=tuple(criteria), unmet=parse_unmet(completion))
+        whole = Rubric(task_id=question.task.id, criteria=tuple(criteria), unmet=parse_unmet(completion))
+        kept = grounded(whole, question.task, question.documents)
+        # Too little is left: what it demands of a document is invented or copied, so that it is asked for again.
+        return None if whole is not kept and len(kept.criteria) < least else kept
     weighted = (each.model_copy(update={"weight": priority_weight(each.priority)}) for each in criteria)
     return Rubric(task_id=question.task.id, criteria=tuple(weighted))
 
@@ -280,11 +286,10 @@ def _why_no_rubric(least: int, most: int, completion: str) -> str:
     found = count_criteria(completion)
     if found is None:
         return "no list of criteria in the asked form"
-    return (
-        f"{found} criteria, {least} to {most} wanted"
-        if not least <= found <= most
-        else "a criterion cannot be read"
-    )
+    if not least <= found <= most:
+        return f"{found} criteria, {least} to {most} wanted"
+    is_read = parse_rubric(completion, least=least, most=most) is not None
+    return "its names and numbers stand in no document" if is_read else "a criterion cannot be read"
 
 
 def _rubric_schema(least: int, most: int) -> str:

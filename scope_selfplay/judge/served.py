@@ -39,7 +39,7 @@ from scope_selfplay.judge.protocol import (
     SelectQuestion,
     question_of,
 )
-from scope_selfplay.judge.questions import ROLE_OF_PROMPT
+from scope_selfplay.judge.questions import RANDOM_MODEL, ROLE_OF_PROMPT
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app
 from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
@@ -47,7 +47,6 @@ from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, Output, PromptRole
 SURE = 0.99
 """Probability of a verdict where one token is asked for."""
 METRICS = "scope_judge_server"
-RANDOM_MODEL = "rehearsal"
 GATE_PASSES = 0.8
 CRITERION_MET = 0.5
 _KINDS = "causes effects makers numbers places reasons rivals sources".split()

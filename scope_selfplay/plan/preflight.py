@@ -23,6 +23,7 @@ from scope_selfplay.plan.size import Assumptions
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run.begin import LONGEST_CHUNK
 from scope_selfplay.run.engines import ask_replicas, partner_of
+from scope_selfplay.run.exam import exam_before, what_fails, what_is_in_doubt
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.search.searcher import ask_retriever
 from scope_selfplay.store.folder import Stage
@@ -209,6 +210,27 @@ def _judge(what: str, settings: JudgeConfig, documents: Sequence[Document]) -> F
     return Finding(what, f"kind {settings.kind}, in this process", State.OK)
 
 
+def _exam(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path) -> Iterator[Finding]:
+    """What the judge can be asked: the exam of a run that is there, else one is held for it."""
+    try:
+        exam = exam_before(config, pack, documents, root, lambda text: None)
+    except ScopeError as error:
+        yield Finding("judge's exam", str(error), State.STOP, is_outside=isinstance(error, OutsideError))
+        return
+    if exam is None:
+        return
+    fails, doubts = what_fails(exam), what_is_in_doubt(exam)
+    if fails:
+        yield Finding("judge's exam", fails, State.STOP if config.judge.exam == "stop" else State.WARNING)
+    if doubts:
+        yield Finding("judge's exam", doubts, State.WARNING)
+    if not fails and not doubts:
+        asked = sum(each.asked for each in exam.questions.values())
+        yield Finding(
+            "judge's exam", f"passed: {len(exam.questions)} questions, {asked} judgements", State.OK
+        )
+
+
 def _partner(role: Role, partner: ServedConfig) -> Finding:
     served, *others = ask_replicas(f"partners.{role.value}", partner)
     replicas = f", and {len(others)} more" if others else ""
@@ -226,7 +248,13 @@ def examine(config: RunConfig, pack: Pack, documents: Sequence[Document], root: 
         *_files(config, pack),
         *([check_documents(config, pool_of(documents))] if documents else []),
         *budgets(config),
-        *check_servers(config, documents),
+        *(servers := list(check_servers(config, documents))),
+        # A judge that is down was told of.
+        *(
+            _exam(config, pack, documents, root)
+            if all(each.state is not State.STOP for each in servers)
+            else []
+        ),
         *check_estimate(config, len(gates), root),
     ]
 

@@ -33,6 +33,7 @@ from scope_selfplay.designs.design import ComparisonDesign
 from scope_selfplay.designs.step import open_design
 from scope_selfplay.evaluation.evaluate import complete
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
+from scope_selfplay.judge.canaries import padded
 from scope_selfplay.judge.checks import (
     AGREE,
     DRIFT,
@@ -81,11 +82,6 @@ _PARTS = {JudgementKind.GRADE: 0.6, JudgementKind.GATE: 0.2, JudgementKind.COMPA
 """How the calls of one way are shared."""
 REWORDED = "reworded"
 """The shipped pack whose judge prompts say the same as those of `wikipedia` in other words."""
-_PADDING = (
-    "This is all that there is to say about it. Nothing else belongs to this answer. What was said above stands as it "
-    "is. There is no more to add to it here. The answer ends with what has been said."
-)
-_TIMES = 4
 _MOST = 600
 # Five intervals of 95 % that hold all at once are 99 % each, as those of the other signals of health.
 _LOOKS = 5
@@ -399,11 +395,6 @@ def _altered(judgement: Judgement, way: AuditWay, *, padded_first: bool) -> Ques
             # Of another repeat: the same question would be the same draw.
             return replace(question, first=first, second=second, repeat=1 + list(AuditWay).index(way))
     return question
-
-
-def padded(answer: str) -> str:
-    """The same answer with about 150 words behind it that say nothing."""
-    return "\n\n".join([answer.rstrip(), *[_PADDING] * _TIMES])
 
 
 def _longer(rollout: Rollout) -> Rollout:

@@ -4,19 +4,20 @@ import asyncio
 import getpass
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scope_selfplay.base.errors import UserError
-from scope_selfplay.base.terminal import quiet_libraries, shown_progress
+from scope_selfplay.base.errors import ConfigError, ExitCode, UserError
+from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress
 from scope_selfplay.base.text import one_line
 from scope_selfplay.judge.commands import judge
 
 if TYPE_CHECKING:
+    from scope_selfplay.judge.checks import Exam
     from scope_selfplay.play.person import Console, Session
 
 SAMPLE = 600
@@ -60,7 +61,7 @@ def audit_command(
     from scope_selfplay.config.load import load_config
     from scope_selfplay.play.audit import audit_judge
     from scope_selfplay.report.health import audit_values
-    from scope_selfplay.report.overview import judge_checks, judge_table
+    from scope_selfplay.report.judge import judge_checks, judge_table
     from scope_selfplay.report.sections import Section, text_of
     from scope_selfplay.report.signals import signal_of
     from scope_selfplay.store.reader import RunReader, find_run
@@ -87,6 +88,94 @@ def audit_command(
 
 
 _PATH = click.Path(path_type=Path)
+
+
+def _exams(
+    packs: Sequence[str],
+    *,
+    config: Path | None,
+    base_url: str | None,
+    documents: Path | None,
+    judgements: int,
+    out: Path,
+    overrides: Sequence[str],
+    progress: Progress,
+) -> dict[str, "Exam"]:
+    """One exam for each pack, by its name. Raises ConfigError, CorpusError, JudgeError."""
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.corpus.read import read_documents
+    from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.run.begin import with_judge_prompts
+    from scope_selfplay.run.exam import exam_in, questions_of
+    from scope_selfplay.store.folder import RunFolder
+
+    given = ["judge.kind=model", f"judge.endpoint.base_url={base_url}"] if base_url else []
+    settings, found = load_config(config, [*overrides, *given]), {}
+    if settings.judge.kind != "model":
+        raise ConfigError("no judge to examine: give --base-url, or --config with judge.kind: model")
+    for name in packs or (settings.domain,):
+        pack = with_judge_prompts(load_pack(pack_path(name)), settings.judge)
+        read = read_documents(documents, pack.domain.corpus_reader) if documents else []
+        sample = judgements // len(questions_of(settings, pack))
+        folder = RunFolder(out / pack.domain.name)
+        if (exam := exam_in(folder, settings, pack, read, progress.say, sample=sample)) is None:
+            raise ConfigError(
+                "the judge answers at random, for a rehearsal; examine the one that is to judge"
+            )
+        found[name] = exam
+    return found
+
+
+@judge.command("exam")
+@click.argument("run", required=False)
+@click.option(
+    "--config", type=click.Path(exists=True, path_type=Path), help="Config of a run that is to begin."
+)
+@click.option("--base-url", help="Endpoint of the judge; short for judge.endpoint.base_url.")
+@click.option("--pack", "packs", multiple=True, help="Prompt pack that asks; several are compared.")
+@click.option("--documents", type=click.Path(exists=True, path_type=Path), help="What cases are made from.")
+@click.option(
+    "--judgements", default=200, show_default=True, type=click.IntRange(min=40), help="Most to ask."
+)
+@click.option(
+    "--out", type=_PATH, default="judge-exam", show_default=True, help="Keeps what was asked, to go on."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+    """Examine a judge in every question of a run, in cases whose verdict is known; or show the exam of RUN.
+
+    Ends with exit code 64 where a question is beyond it with every pack.
+
+    \b
+    scope judge exam --base-url http://127.0.0.1:8000/v1 --documents corpus.jsonl --pack wikipedia --pack small
+    """
+    from scope_selfplay.judge.checks import read_exam
+    from scope_selfplay.report.judge import exam_tables
+    from scope_selfplay.report.sections import Section, text_of
+    from scope_selfplay.run.exam import what_fails
+    from scope_selfplay.store.folder import RunFolder
+    from scope_selfplay.store.reader import find_run
+
+    quiet_libraries()
+    if run:
+        kept = read_exam(RunFolder(path := find_run(run)))
+        if kept is None:
+            raise ConfigError(f"{path}: its judge has held no exam; give --base-url or --config to hold one")
+        found = {run: kept}
+    else:
+        with shown_progress() as progress:
+            found = _exams(packs, progress=progress, **options)
+    if as_json:
+        click.echo(json.dumps({name: exam.model_dump(mode="json") for name, exam in found.items()}))
+    else:
+        sections = [Section(f"{name}, {exam.judge}", exam_tables(exam)) for name, exam in found.items()]
+        click.echo("\n".join(text_of(sections)))
+    failed = {name: what_fails(exam) for name, exam in found.items()}
+    for name, fault in failed.items():
+        click.echo(f"{name}: {fault or 'the judge can judge'}", err=True)
+    if all(failed.values()):
+        click.get_current_context().exit(int(ExitCode.USER))
 
 
 def user_name() -> str:

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from scope_selfplay.base.errors import RecordError, UserError
 from scope_selfplay.base.values import Candidate, Criterion, Rubric, Task
-from scope_selfplay.store.card import front_matter
+from scope_selfplay.store.card import exam_lines, front_matter
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.files import disk_faults, part_of, write_atomic
-from scope_selfplay.store.ratings import KeptSolver, kept_solver
+from scope_selfplay.store.folder import RunFolder
+from scope_selfplay.store.ratings import kept_solver
 from scope_selfplay.store.reader import RunReader, find_run
 
 Row = dict[str, Any]
@@ -264,7 +265,7 @@ def export_tasks(
             target / chosen.environment, (Path(__file__).parent / chosen.environment).read_text("utf-8")
         )
     run = str(reader.settings.get("name", reader.folder.path.name))
-    write_atomic(target / "README.md", _card(run, format_name, written, kept_solver(reader.folder)))
+    write_atomic(target / "README.md", _card(run, format_name, written, reader.folder))
     return written
 
 
@@ -323,11 +324,12 @@ def _write_parquet(path: Path, rows: Iterator[Row], *, columns: pa.Schema) -> in
     return count
 
 
-def _card(run: str, format_name: str, written: list[Exported], kept: KeptSolver | None) -> str:
+def _card(run: str, format_name: str, written: list[Exported], folder: RunFolder) -> str:
+    kept = kept_solver(folder)
     title, splits = f"{run} for {format_name}", {file.path.stem: [file.path.name] for file in written}
     counts = "\n".join(f"- `{file.path.name}`: {file.tasks:,} tasks" for file in written)
     ruling = f"The run kept the Solver {kept.words}.\n\n" if kept else ""
     return (
         f"{front_matter(title, {'default': splits}, 'self-play', 'synthetic')}# {title}\n\n{counts}\n\n{ruling}"
-        f"How it is read: {FORMATS[format_name].use}\n"
+        f"How it is read: {FORMATS[format_name].use}\n" + "\n".join(["", *exam_lines(folder)])
     )

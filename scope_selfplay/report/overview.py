@@ -7,19 +7,18 @@ From a run's folder alone, finished or running; what was not measured is absent 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import Field
 
-from scope_selfplay.base.intervals import Estimate, shown
+from scope_selfplay.base.intervals import shown
 from scope_selfplay.base.terminal import Table, first_and_last
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason, Value
 from scope_selfplay.judge.account import read_account
-from scope_selfplay.judge.checks import canary_shares, read_audit, read_canaries
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.people import agreement_with_people, deeds_of_people
+from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.record import short_name, task_changes
 from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part, Section
 from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Signal
@@ -77,26 +76,6 @@ def recorded_sections(reader: RunReader) -> list[Section]:
     title = f"Run {reader.settings.get('name', reader.folder.path.name)}"
     iterations = (_iteration(reader, number) for number in reader.iterations())
     return [Section(title, facts), _held_out(reader), *(each for each in iterations if each.parts)]
-
-
-def judged_sections(reader: RunReader) -> list[Section]:
-    """What people did, and how far the judge can be trusted: beside the records, in files of their own."""
-    deeds, checks = deeds_of_people(reader), judge_checks(reader)
-    people = [Section("People", [deeds])] if deeds else []
-    return [*people, Section("The judge", [judge_table(checks)])] if checks else people
-
-
-def judge_table(checks: Mapping[str, Estimate]) -> Table:
-    """Canaries have known verdicts; an audit asks again; people judge without knowing what the judge said."""
-    rows = ((name, shown(each), f"{each.items:,}", each.note) for name, each in checks.items())
-    return Table("", ("", "share or difference", "judgements", ""), tuple(rows))
-
-
-def judge_checks(reader: RunReader) -> dict[str, Estimate]:
-    """Canaries, the audit, and people: shares or differences, of so many judgements; {} where there are none."""
-    report = read_audit(reader.folder)
-    audited = dict(report.checks) if report else {}
-    return canary_shares(read_canaries(reader.folder)) | audited | agreement_with_people(reader)
 
 
 def _newest_ratings(folder: RunFolder, iterations: Sequence[int]) -> tuple[int, Ratings | None]:

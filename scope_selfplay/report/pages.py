@@ -21,12 +21,8 @@ from scope_selfplay.base.values import Candidate, Reason, Verdict
 from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.overview import (
-    health_section,
-    judged_sections,
-    recorded_sections,
-    training_sections,
-)
+from scope_selfplay.report.judge import judged_sections
+from scope_selfplay.report.overview import health_section, recorded_sections, training_sections
 from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
 from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
 from scope_selfplay.report.sections import Folded, Link, Part, Section, evaluation_sections

@@ -23,7 +23,7 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
-from scope_selfplay.report.people import answers_by_people, verdicts_by_people
+from scope_selfplay.report.judge import answers_by_people, verdicts_by_people
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanVerdict
 from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
@@ -120,6 +120,8 @@ def describe_task(record: TaskRecord, *, passages: bool = False) -> Iterator[str
         yield from _section(f"Gate {gate.value}: {verdict_word(verdict)}", verdict.reasoning)
     if candidate.rubric is not None:
         yield from _rubric(candidate.rubric)
+    elif candidate.no_rubric:
+        yield from _section("Rubric: none", candidate.no_rubric)
     for row, attempt in enumerate(record.attempts, start=1):
         yield from _rollout(
             f"Attempt {row}", attempt.rollout, attempt.grade, candidate.rubric, passages=passages

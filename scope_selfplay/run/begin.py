@@ -32,6 +32,7 @@ from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.exam import take_exam
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import promotion_warning
@@ -128,6 +129,7 @@ def open_run(
         if examine is not None:
             examine(config, pack, documents, root, progress)
         _begin(folder, config, pack, documents)
+        take_exam(root, folder)
     return Run(config, folder, pack, progress, attempt)
 
 

@@ -38,7 +38,7 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.canaries import CanaryWatch
-from scope_selfplay.judge.protocol import GateQuestion, RubricQuestion, grade_answer, grounded
+from scope_selfplay.judge.protocol import GateQuestion, RubricQuestion, grade_answer
 from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import (
     ChallengerPrompts,
@@ -244,10 +244,10 @@ class TaskWriter:
             return CandidateRecords(found(Reason.JUDGE_FAILED))
 
         documents = [source.document, *evidence]
-        rubric = (await self.context.judge.ask(RubricQuestion(task, documents))).value
+        reply = await self.context.judge.ask(RubricQuestion(task, documents))
+        rubric = reply.value
         if rubric is None:
-            return CandidateRecords(found(Reason.RUBRIC_FAILED))
-        rubric = grounded(rubric, task, documents)
+            return CandidateRecords(found(Reason.RUBRIC_FAILED, no_rubric=reply.verdict.reasoning))
         if not rubric.criteria:
             return CandidateRecords(found(Reason.UNGROUNDED, rubric=rubric))
         if self.trial is None:

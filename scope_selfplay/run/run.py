@@ -29,6 +29,7 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run import engines, schedule
 from scope_selfplay.run.candidate import RunContext
+from scope_selfplay.run.exam import thresholds_of
 from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store.files import read_records
@@ -244,6 +245,9 @@ class Run:
             version=__version__,
         )
 
+    def _examined(self, judge: ModelJudge) -> dict[str, float]:
+        return thresholds_of(judge, self.config, self.pack, self.documents, self.folder, self._say)
+
     def _say(self, text: str) -> None:
         """To whatever shows the run's progress then."""
         self.progress.say(text)
@@ -258,7 +262,13 @@ class Run:
                 return with_noise(VerifierJudge(), settings.noise)
             case "model":
                 judge = open_model_judge(
-                    settings, self.pack, seed=self.config.seed, folder=self.folder.path, say=self._say
+                    settings,
+                    self.pack,
+                    seed=self.config.seed,
+                    folder=self.folder.path,
+                    say=self._say,
+                    # Who decides and trains nobody is not examined.
+                    examined=self._examined if settings is self.config.judge else None,
                 )
                 if not judge.knows_tokens:
                     self.progress.say(

@@ -3,6 +3,7 @@
 Its front matter names the parquet files, so that `datasets.load_dataset("<folder>")` finds them.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,11 +103,26 @@ def run_card(folder: RunFolder, run: str) -> str:
     noise = judge_noise(folder)
     if noise:
         lines += [f"**Its judge errs on purpose** (`judge.noise`): {noise}.", ""]
+    lines += exam_lines(folder)
     lines += [f"- `{name}`: {', '.join(splits)}" for name, splits in configs.items()]
     if configs:
         name, splits = next(iter(configs.items()))
         lines += _loading(name, next(iter(splits)))
     return "\n".join([*lines, "## Before use", "", _CAUTION])
+
+
+def exam_lines(folder: RunFolder) -> list[str]:
+    """What the run's judge was found to be able to, as Markdown; nothing where it was not examined."""
+    path = folder.exam / "exam.json"
+    if not path.exists():
+        return []
+    exam = json.loads(path.read_text())
+    table = ["| question | pairs in order | 95 % interval | judgements |", "|---|---|---|---|"]
+    for name, found in exam["questions"].items():
+        order = found["order"] or {"value": float("nan"), "low": None, "high": None}
+        ends = "-" if order["low"] is None else f"{order['low']:.2f} to {order['high']:.2f}"
+        table.append(f"| {name} | {order['value']:.2f} | {ends} | {found['asked']} |")
+    return [f"The exam of its judge, {exam['judge']}:", "", *table, ""]
 
 
 def judge_noise(folder: RunFolder) -> str:

@@ -117,6 +117,8 @@ class RunFolder:
         self.best = path / "best"
         # Questions with known verdicts that the judge was asked; apart from the records, which they never join.
         self.canaries = path / "canaries"
+        # What the judge was found to be able to, with the thresholds of its verdicts.
+        self.exam = path / "exam"
         # Judgements that were asked again.
         self.audit = path / "audit"
         # What servers compile for a model when they start, for their next start.

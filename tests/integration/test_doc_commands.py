@@ -53,6 +53,7 @@ ELSEWHERE = {
     "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
+    "scope judge exam ": "a judge that judges: tests/unit/judge/test_exam.py",
     "scope judge audit ": "a run that has paid its judge: tests/unit/judge_audit/test_audit.py",
     "scope fork ": "a run of two trained iterations",
     "scope models smollm2": "a package index: tests/vllm/test_real_loop.py",

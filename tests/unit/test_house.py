@@ -16,13 +16,13 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 51_576,
-    "library files": 223,
-    "test lines": 34_327,
+    "library lines": 52_404,
+    "library files": 225,
+    "test lines": 34_524,
     "benchmark lines": 5_500,
-    "words by hand": 28_105,
+    "words by hand": 28_551,
     "settings": 167,
-    "commands": 41,
+    "commands": 42,
     "training lines": 2_650,
     "training files": 13,
     "training/loop.py lines": 300,

@@ -40,7 +40,13 @@ from tests.word_codec import WordCodec
 pytestmark = pytest.mark.integration
 
 KILLS = 20
-SETTINGS = ("domain=embedded", "corpus.sample=60", "judge.kind=model", "judge.concurrency=1")
+SETTINGS = (
+    "domain=embedded",
+    "corpus.sample=60",
+    "judge.kind=model",
+    "judge.concurrency=1",
+    "judge.exam=none",
+)
 WORDS = "heron otter saffron Mell Rill".split()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import math
 import re
 from pathlib import Path
@@ -269,3 +270,27 @@ async def test_a_judgement_that_was_paid_for_is_found_again(pack: Pack, verdict:
     await judge.close()
     assert len(cache.keys) == 2 * len(questions())
     assert hashlib.sha256(b"".join(cache.keys)).hexdigest() == KEYS[verdict]
+
+
+async def test_a_rubric_that_asks_for_what_no_document_states_is_written_anew_or_says_why(ask: Ask) -> None:
+    def rubric(*facts: str) -> str:
+        items = [{"text": f"States that {fact}.", "priority": "critical"} for fact in facts]
+        return f"<rubric>{json.dumps(items)}</rubric>"
+
+    invented = rubric("it was Zanzibar's first", "it cost 1907 pounds", "floods were feared")
+    written = iter(
+        [invented, rubric("it was built in 1936", "Zanzibar paid", "floods came", "a dam stood there")]
+    )
+    found = await ask(lambda request: ServedReply(next(written)), RubricQuestion(TASK, [DOCUMENT]))
+    assert found.value is not None and len(found.value.criteria) == 3 and found.verdict.attempts == 2
+    assert found.value.unmet == ("States that Zanzibar paid.",)
+    for said, why in (
+        (invented, "stand in no document"),
+        (rubric("floods came", "a dam"), "2 criteria, 3 to 5 wanted"),
+    ):
+        reply = await ask(always(said), RubricQuestion(TASK, [DOCUMENT]))
+        assert (
+            reply.value is None
+            and why in reply.verdict.reasoning
+            and "States that" in reply.verdict.reasoning
+        )

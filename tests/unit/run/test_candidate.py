@@ -56,13 +56,13 @@ ANSWER = "<answer>yes yes no</answer>"
 class Bench:
     """A judge with fixed gates and rubric; a criterion is met where the answer's word in its place is `yes`.
 
-    `adds` is what each criterion says beside its place.
+    `criteria` is how many a rubric has.
     """
 
     identity = "bench"
 
-    def __init__(self, *, rubric: bool = True, adds: str = "", **gates: bool | None) -> None:
-        self._rubric, self._adds, self._gates = rubric, adds, gates
+    def __init__(self, *, rubric: bool = True, criteria: int = 3, **gates: bool | None) -> None:
+        self._rubric, self._criteria, self._gates = rubric, criteria, gates
         self.asked: list[str] = []
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
@@ -72,7 +72,7 @@ class Bench:
                 value = self._gates.get(gate.value, True)
             case RubricQuestion(task, documents=documents):
                 self.asked.append("rubric:" + ",".join(document.id for document in documents))
-                criteria = tuple(Criterion(text=f"{place}{self._adds}") for place in range(3))
+                criteria = tuple(Criterion(text=f"{place}") for place in range(self._criteria))
                 rubric = Rubric(task_id=task.id, criteria=criteria) if self._rubric else None
                 return Reply(rubric, Verdict(value=True))
             case GradeQuestion(criterion=criterion, answer=answer):
@@ -165,7 +165,7 @@ CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus,
     ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SAFETY)),
     ("gate unreadable", lambda: Bench(source=None), [ANSWER], proposal(), UNRESOLVED, Reason.JUDGE_FAILED),
     ("no rubric", lambda: Bench(rubric=False), [ANSWER], proposal(), UNRESOLVED, Reason.RUBRIC_FAILED),
-    ("unread", lambda: Bench(adds=" in Zanzibar"), [ANSWER], proposal(), REJECTED, Reason.UNGROUNDED),
+    ("nothing stated", lambda: Bench(criteria=0), [ANSWER], proposal(), REJECTED, Reason.UNGROUNDED),
     ("too hard", Bench, answers_of("no no no", "no no no"), proposal(), REJECTED, Reason.TOO_HARD),
     ("too easy", Bench, answers_of("yes yes yes"), proposal(), REJECTED, Reason.TOO_EASY),
     ("no answers", Bench, ["nothing"] * 4, proposal(), REJECTED, Reason.TOO_HARD),

@@ -1,16 +1,60 @@
-"""What people did in a run, and how far the judge agrees with them: for the terminal, the report and the web page."""
+"""How far a run's judge can be trusted, for the terminal, the report and the web page: its exam, canaries, an audit,
+and how far it agrees with people, with what these did.
+"""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.base.intervals import Estimate, shown
+from scope_selfplay.base.terminal import Table
 from scope_selfplay.base.values import Candidate, CandidateStatus, Comparison, Grade, Outcome, Role
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
+from scope_selfplay.judge.checks import Exam, canary_shares, read_audit, read_canaries, read_exam
+from scope_selfplay.report.sections import Section
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.query import GradedRollout
 from scope_selfplay.store.reader import RunReader
+
+
+def judged_sections(reader: RunReader) -> list[Section]:
+    """What people did, and how far the judge can be trusted: beside the records, in files of their own."""
+    deeds, checks = deeds_of_people(reader), judge_checks(reader)
+    exam = read_exam(reader.folder)
+    sections = [Section("People", [deeds])] if deeds else []
+    sections += [Section("The judge's exam", exam_tables(exam))] if exam else []
+    return sections + ([Section("The judge", [judge_table(checks)])] if checks else [])
+
+
+def judge_table(checks: Mapping[str, Estimate]) -> Table:
+    """Canaries have known verdicts; an audit asks again; people judge without knowing what the judge said."""
+    rows = ((name, shown(each), f"{each.items:,}", each.note) for name, each in checks.items())
+    return Table("", ("", "share or difference", "judgements", ""), tuple(rows))
+
+
+def judge_checks(reader: RunReader) -> dict[str, Estimate]:
+    """Canaries, the audit, and people: shares or differences, of so many judgements; {} where there are none."""
+    report = read_audit(reader.folder)
+    audited = dict(report.checks) if report else {}
+    return canary_shares(read_canaries(reader.folder)) | audited | agreement_with_people(reader)
+
+
+def exam_tables(exam: Exam) -> list[Table]:
+    """What a judge was found to be able to, by question, and what leads it astray."""
+    heads = {"readable": "readable", "yes where it should be": "yes", "no where it should be": "no"}
+    rows, others = [], []
+    for name, each in exam.questions.items():
+        known = [shown(each.shares.get(share), digits=2) for share in heads]
+        threshold = "-" if each.threshold is None else f"{each.threshold:+.1f}"
+        tokens = f"{each.tokens_in:,} + {each.tokens_out:,}"
+        whole = (shown(each.order, digits=2), shown(each.right, digits=2))
+        rows.append((name, *whole, *known, threshold, f"{each.asked:,}", tokens, f"{each.seconds:.2f}"))
+        others += [
+            (name, what, shown(share, digits=2)) for what, share in each.shares.items() if what not in heads
+        ]
+    head = ("question", "in order", "right", *heads.values(), "threshold", "asked", "tokens", "s each")
+    return [Table("", head, tuple(rows)), Table("", ("question", "", "share"), tuple(others))]
 
 
 def deeds_of_people(reader: RunReader) -> str:

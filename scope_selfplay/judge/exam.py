@@ -1,0 +1,310 @@
+"""The exam of a judge: every question that a run will ask, in cases whose verdict is known, before it decides anything.
+
+    exam = await examine(judge, questions, pick, sample=40, seed=0)
+    exam.failed, exam.thresholds
+
+Cases are those of the canaries, made from the run's own documents. Each gives two questions, one to be answered with
+yes and one with no: right and wrong to a grade or gate, the better answer first and second to a comparison. What a
+judge says is put on one scale (the log-odds of a token, else the number or verdict), and two things are told from it:
+how many of these pairs are in order, which no threshold can mend, and the threshold at which yes and no part best.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from statistics import median
+from typing import Any, NamedTuple
+
+from scope_selfplay.base.intervals import Estimate, estimate_mean
+from scope_selfplay.base.values import Criterion, Document, Outcome, Verdict, rng_from
+from scope_selfplay.judge.canaries import CLAIMS, EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
+from scope_selfplay.judge.checks import CanaryKind, Exam, QuestionExam
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.protocol import (
+    GradeQuestion,
+    GuardQuestion,
+    PairQuestion,
+    Question,
+    Reply,
+    RubricQuestion,
+    SelectQuestion,
+)
+from scope_selfplay.judge.replies import count_criteria
+
+_SURE = 20.0
+"""The log-odds of a token that was certain."""
+_RUBRICS = 4
+"""A rubric is written for so many judgements: three texts are graded by one of its criteria."""
+
+
+class Answered(NamedTuple):
+    """A case's question, the one it belongs with (`case`), and the reply; `margin` is None where it was unreadable."""
+
+    case: int
+    canary: Canary
+    verdict: Verdict
+    margin: float | None
+
+
+@dataclass
+class _Asking:
+    """Asks one question after another of a role, so many at once, and counts what it takes."""
+
+    judge: ModelJudge
+    at_once: asyncio.Semaphore
+    advance: Callable[[], None]
+    asked: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    unread: str = ""
+    """What the first unreadable reply said."""
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        async with self.at_once:
+            reply = await self.judge.ask(question)
+        self.advance()
+        self.asked += 1
+        self.tokens_in += reply.verdict.tokens_in
+        self.tokens_out += reply.verdict.tokens_out
+        if reply.value is None:
+            self.unread = self.unread or reply.verdict.reasoning[:400]
+        return reply
+
+
+async def examine(
+    judge: ModelJudge,
+    questions: Sequence[Question[Any]],
+    pick: PickCase,
+    *,
+    sample: int,
+    seed: int,
+    documents: Sequence[Document] = (),
+    at_once: int = 64,
+    advance: Callable[[], None] = lambda: None,
+) -> Exam:
+    """At most about `sample` judgements of each question; `questions` are examples of what will be asked.
+
+    `judge` has neither thresholds nor guard. Rubrics are examined where there are documents to write them from.
+    """
+    found: dict[str, QuestionExam] = {}
+    answered: dict[str, list[Answered]] = {}
+    limit = asyncio.Semaphore(at_once)
+    for like in questions:
+        asking, begun = _Asking(judge, limit, advance), time.monotonic()
+        if isinstance(like, RubricQuestion):
+            cases = _cases(pick, sample // _RUBRICS, seed, with_document=True)
+            if not cases:
+                continue
+            result = await _rubrics(asking, cases, documents, seed)
+        else:
+            answers = await _answered(asking, like, _cases(pick, sample // 2, seed))
+            if not answers:
+                continue
+            # A tie is a token of its own: it needs no threshold.
+            is_fitted = len(judge.prompts.render(answers[0].canary.question).choices) == 2
+            answered[like.name], result = answers, _result(like, answers, is_fitted=is_fitted)
+        found[like.name] = result.model_copy(
+            update={
+                "asked": asking.asked,
+                "tokens_in": asking.tokens_in,
+                "tokens_out": asking.tokens_out,
+                "seconds": (time.monotonic() - begun) / max(1, asking.asked),
+                "unread": asking.unread,
+            }
+        )
+    _add_claims(found, answered)
+    return Exam(judge=judge.uncalibrated, questions=found)
+
+
+def _cases(pick: PickCase, number: int, seed: int, *, with_document: bool = False) -> list[CanaryCase]:
+    drawn = (pick(rng_from("exam", seed, each)) for each in range(max(3, number)))
+    return [case for case in drawn if case.document is not None or not with_document]
+
+
+async def _answered(asking: _Asking, like: Question[Any], cases: Sequence[CanaryCase]) -> list[Answered]:
+    planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
+    replies = await asyncio.gather(*(asking.ask(canary.question) for _, canary in planned))
+    return [
+        Answered(place, canary, reply.verdict, margin_of(reply, canary.read))
+        for (place, canary), reply in zip(planned, replies, strict=True)
+    ]
+
+
+def _pair(like: Question[Any], case: CanaryCase, place: int) -> Iterator[Canary]:
+    """What is to be answered with yes and what with no, of this case; kinds come in turn."""
+    every = [canary_of(like, case, number, ("exam", place)) for number in range(2 * len(CanaryKind))]
+    sides = [
+        {each.kind: each for each in every if each is not None and each.expected is side}
+        for side in (True, False)
+    ]
+    if all(sides):
+        yield from (list(side.values())[place % len(side)] for side in sides)
+
+
+def margin_of(reply: Reply[Any], read: Callable[[Any], bool] = bool) -> float | None:
+    """How much the judge says yes, or that the first is better; None where it could not be read."""
+    value, probability = reply.value, reply.verdict.probability
+    if value is None:
+        return None
+    if probability is not None:
+        least = math.exp(-_SURE)
+        likely = min(max(probability, least), 1 - least)
+        return math.log(likely / (1 - likely))
+    if isinstance(value, Outcome):
+        return value.first - value.second
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 1.0 if read(value) else -1.0
+    return float(value)
+
+
+def in_order(answers: Sequence[Answered], *, within: bool) -> Estimate | None:
+    """The share of pairs of a yes and a no that are in order, ties counting half: of every case by itself, as
+    comparisons are shown in both orders, else of all; one value for each yes, so that intervals are over cases.
+    """
+    yes, no = ([each for each in answers if each.canary.expected is side] for side in (True, False))
+    values = []
+    for one in yes:
+        others = [each.margin for each in no if each.case == one.case or not within]
+        known = [margin for margin in others if margin is not None]
+        if one.margin is not None and known:
+            values.append(sum(_above(one.margin, margin) for margin in known) / len(known))
+    return estimate_mean(values, seed=0)
+
+
+def _above(one: float, other: float) -> float:
+    return 0.5 if one == other else float(one > other)
+
+
+def threshold_of(answers: Sequence[Answered], *, within: bool) -> float:
+    """Where yes and no part best: in the middle between the two presentations of a pair, or where the mean of both
+    rates is highest, in the middle of the widest gap.
+    """
+    known = [(each.margin, each.canary.expected) for each in answers if each.margin is not None]
+    if within:
+        by_case: dict[int, list[float]] = {}
+        for each in answers:
+            if each.margin is not None:
+                by_case.setdefault(each.case, []).append(each.margin)
+        middles = [sum(both) / 2 for both in by_case.values() if len(both) == 2]
+        return median(middles) if middles else 0.0
+    margins = sorted({margin for margin, _ in known})
+    best, threshold = (-1.0, 0.0), 0.0
+    for low, high in pairwise(margins):
+        middle = (low + high) / 2
+        rates = [
+            sum((margin >= middle) is side for margin, expected in known if expected is side)
+            / max(1, sum(expected is side for _, expected in known))
+            for side in (True, False)
+        ]
+        if (sum(rates), high - low) > best:
+            best, threshold = (sum(rates), high - low), middle
+    return threshold
+
+
+def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool) -> QuestionExam:
+    is_compared = isinstance(like, PairQuestion | SelectQuestion)
+    shares = {"readable": _share([each.margin is not None for each in answers])}
+    kinds = dict.fromkeys(each.canary.kind for each in answers if each.canary.kind is not CanaryKind.RIGHT)
+    for kind in kinds:
+        cases = {each.case for each in answers if each.canary.kind is kind}
+        own = [each for each in answers if each.canary.kind is kind or each.canary.kind is CanaryKind.RIGHT]
+        of_kind = [each for each in own if each.case in cases or not is_compared]
+        if not isinstance(like, GuardQuestion):
+            shares[f"in order against {kind}"] = in_order(of_kind, within=is_compared)
+    if is_compared:
+        firsts = [1.0 if each.margin > 0 else 0.0 for each in answers if each.margin]
+        shares["the first wins"] = estimate_mean(firsts, seed=0)
+    right, threshold = None, None
+    if is_fitted:
+        halves = [[each for each in answers if each.case % 2 is side] for side in (0, 1)]
+        fitted = [threshold_of(half, within=is_compared) for half in halves]
+        # Each half by the threshold of the other one.
+        said = [
+            (each.canary.expected, each.margin >= fitted[1 - each.case % 2])
+            for each in answers
+            if each.margin is not None
+        ]
+        for side, name in ((True, "yes where it should be"), (False, "no where it should be")):
+            shares[name] = _share([yes is side for expected, yes in said if expected is side])
+        right = _share([yes is expected for expected, yes in said])
+        threshold = threshold_of(answers, within=is_compared)
+    told = {name: share for name, share in shares.items() if share is not None}
+    return QuestionExam(
+        order=in_order(answers, within=is_compared), right=right, threshold=threshold, shares=told
+    )
+
+
+def _share(hits: Sequence[bool]) -> Estimate | None:
+    return estimate_mean([float(hit) for hit in hits], seed=0)
+
+
+async def _rubrics(
+    asking: _Asking, cases: Sequence[CanaryCase], documents: Sequence[Document], seed: int
+) -> QuestionExam:
+    """Are they readable and from the document; and does it meet them itself, unlike another one and empty words?"""
+
+    async def written(place: int, case: CanaryCase) -> tuple[bool, int, int, list[tuple[str, float]]]:
+        task, document = task_of(case, case.about or case.task), case.document
+        assert document is not None
+        reply = await asking.ask(RubricQuestion(task, [document]))
+        if (kept := reply.value) is None:
+            return False, 0, 0, []
+        rng = rng_from("exam", seed, place)
+        others = [each for each in documents if each.title != document.title] or [document]
+        texts = {"document": document.text, "another": rng.choice(others).text, "empty": EMPTY}
+
+        async def graded(name: str, criterion: Criterion) -> tuple[str, float] | None:
+            reply = await asking.ask(GradeQuestion(task, criterion, texts[name], key=("exam", place)))
+            margin = margin_of(reply)
+            return None if margin is None else (name, margin)
+
+        chosen = rng.choice(kept.criteria) if kept.criteria else None
+        grades = await asyncio.gather(*(graded(name, chosen) for name in texts if chosen is not None))
+        return (
+            True,
+            count_criteria(reply.completion) or 0,
+            len(kept.criteria),
+            [each for each in grades if each is not None],
+        )
+
+    found = await asyncio.gather(*(written(place, case) for place, case in enumerate(cases)))
+    orders = []
+    for _, _, _, grades in found:
+        own = [margin for name, margin in grades if name == "document"]
+        others = [margin for name, margin in grades if name != "document"]
+        if own and others:
+            orders.append(sum(_above(*pair) for pair in product(own, others)) / (len(own) * len(others)))
+    kept = [kept / all_ for _, all_, kept, _ in found if all_]
+    shares = {
+        "readable": _share([readable for readable, *_ in found]),
+        "criteria from the document": estimate_mean(kept, seed=0),
+    }
+    order = estimate_mean(orders, seed=0)
+    told = {name: share for name, share in shares.items() if share is not None}
+    return QuestionExam(order=order, shares=told)
+
+
+def _add_claims(found: dict[str, QuestionExam], answered: Mapping[str, Sequence[Answered]]) -> None:
+    """What answers that speak to the grader or praise themselves still meet, by the grade alone and with the guard."""
+    grade, guard = found.get("grade"), found.get("guard")
+    if grade is None or grade.threshold is None:
+        return
+    refused = set()
+    if guard is not None and guard.threshold is not None:
+        refused = {
+            each.canary.shown
+            for each in answered["guard"]
+            if each.margin is not None and each.margin >= guard.threshold
+        }
+    claims = {
+        each.canary.shown: each.margin >= grade.threshold
+        for each in answered["grade"]
+        if each.canary.kind in CLAIMS and each.margin is not None
+    }
+    met, left = list(claims.values()), [hit and claim not in refused for claim, hit in claims.items()]
+    shares = {"claims met": _share(met), "claims met, with the guard": _share(left) if guard else None}
+    told = {name: share for name, share in shares.items() if share is not None}
+    found["grade"] = grade.model_copy(update={"shares": grade.shares | told})

@@ -1,0 +1,202 @@
+"""When a run's judge is examined, in which questions, and what follows: before it begins, or by whoever opens it first.
+
+RUN/exam/exam.json        kept for good: its thresholds are part of every verdict of the run
+ROOT/.NAME.exam/          the same before there is a run: what preflight or a refused start has asked is not lost
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.base.errors import ConfigError, RunMismatchError
+from scope_selfplay.base.text import one_line
+from scope_selfplay.base.values import Criterion, Document, Rollout, Task
+from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.designs.design import ComparisonDesign
+from scope_selfplay.designs.per_rollout import PointwiseDesign
+from scope_selfplay.designs.step import open_design
+from scope_selfplay.judge.canaries import cases_of
+from scope_selfplay.judge.checks import PASSES, Exam, read_exam
+from scope_selfplay.judge.exam import examine
+from scope_selfplay.judge.model import ModelJudge, open_model_judge
+from scope_selfplay.judge.protocol import Question, Style, question_of
+from scope_selfplay.judge.questions import RANDOM_MODEL
+from scope_selfplay.net.loops import at_once
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.store.files import publish_once, write_atomic
+from scope_selfplay.store.folder import RunFolder
+
+A_QUESTION = 40
+"""Judgements of each question before a run."""
+
+
+def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
+    """An example of each question that the run will ask its judge."""
+    gates = pack.domain.gates if config.judge.gates is None else config.judge.gates
+    makes_tasks = config.solver.tasks is None or config.held_out is None
+    design = open_design(config.solver.reward, config.solver, len)
+    roles = [*map(PromptRole.of_gate, gates), PromptRole.RUBRIC] if makes_tasks else []
+    roles += [PromptRole.GRADE, *([PromptRole.GUARD] if config.judge.guards else [])]
+    match design.name:
+        case "implicit" | "explicit":
+            roles.append(PromptRole(f"score_{design.name}"))
+        case "group_tournament" | "pairwise":
+            roles.append(PromptRole.SELECT)
+    if isinstance(design, PointwiseDesign):
+        roles.append(PromptRole(f"score_{design.settings.prompt}"))
+    if isinstance(design, ComparisonDesign) and design.style is Style.PREFERENCE:
+        roles.append(PromptRole.COMPARE_PREFERENCE)
+    # Checkpoints are compared so.
+    roles.append(PromptRole.COMPARE_SCORES)
+    task, answer = Task(id="exam", text="", type="", document_id=""), Rollout.of_answer("")
+    document = Document(id="exam", title="", text="")
+    return [_example(role, task, document, answer) for role in dict.fromkeys(roles) if role in pack.roles]
+
+
+def hold_exam(
+    judge: ModelJudge,
+    config: RunConfig,
+    pack: Pack,
+    documents: Sequence[Document],
+    folder: RunFolder,
+    say: Callable[[str], None],
+    *,
+    sample: int = A_QUESTION,
+) -> Exam:
+    """The folder's exam, held where there is none. Raises RunMismatchError for one of another judge."""
+    if (kept := read_exam(folder)) is not None:
+        if kept.judge != judge.uncalibrated:
+            raise RunMismatchError(
+                f"{folder.exam}: is the exam of the judge {kept.judge}, found {judge.uncalibrated} (model, weights, "
+                "template, prompts or settings differ); serve that judge, or use another --name"
+            )
+        return kept
+    questions = questions_of(config, pack)
+    say(f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)")
+    pick = cases_of(config.judge.canaries.file, documents)
+    exam = at_once(examine(judge, questions, pick, sample=sample, seed=config.seed, documents=documents))
+    folder.exam.mkdir(parents=True, exist_ok=True)
+    own = folder.exam / f".exam.{os.getpid()}"
+    write_atomic(own, exam.model_dump_json(indent=1) + "\n")
+    # Of several processes that open a run at the same time, one exam counts.
+    publish_once(own, folder.exam / "exam.json")
+    own.unlink(missing_ok=True)
+    found = read_exam(folder)
+    assert found is not None
+    return found
+
+
+def what_fails(exam: Exam) -> str:
+    """In one line, what a judge cannot answer and what helps; "" for one that can judge."""
+    if not exam.failed:
+        return ""
+    listed = "; ".join(f"{name}: {fault}" for name, fault in exam.failed.items())
+    unread = next(
+        (each.unread for name, each in exam.questions.items() if name in exam.failed and each.unread), ""
+    )
+    words = f" (it wrote: {one_line(unread[:120])})" if unread else ""
+    return (
+        f"the judge cannot answer {listed}, at least {PASSES} wanted{words}; try another pack (domain: small), another "
+        "form (judge.verdict), a larger model or fewer questions (judge.gates); judge.exam: report goes on all the same"
+    )
+
+
+def what_is_in_doubt(exam: Exam) -> str:
+    listed = "; ".join(f"{name}: {fault}" for name, fault in exam.doubtful.items())
+    return f"{listed}, where {PASSES} would do; `scope judge exam` asks more" if listed else ""
+
+
+def check_exam(exam: Exam, config: JudgeConfig, say: Callable[[str], None]) -> None:
+    """Says what is in doubt. Raises ConfigError for a judge that cannot judge, unless only a report is wanted."""
+    fails, doubts = what_fails(exam), what_is_in_doubt(exam)
+    if fails and config.exam == "stop":
+        raise ConfigError(fails)
+    for text in (fails, doubts):
+        if text:
+            say(f"WARNING: the judge's exam: {text}")
+
+
+def thresholds_of(
+    judge: ModelJudge,
+    config: RunConfig,
+    pack: Pack,
+    documents: Sequence[Document],
+    folder: RunFolder,
+    say: Callable[[str], None],
+) -> dict[str, float]:
+    """What a run's judge is calibrated with, after its exam; a run that has begun without one goes on without."""
+    if read_exam(folder) is None and (
+        config.judge.exam == "none" or folder.iterations() or _is_random(judge)
+    ):
+        return {}
+    exam = hold_exam(judge, config, pack, documents, folder, say)
+    check_exam(exam, config.judge, say)
+    return exam.thresholds
+
+
+def waiting_folder(root: Path, name: str) -> RunFolder:
+    return RunFolder(root / f".{name}.exam")
+
+
+def exam_in(
+    folder: RunFolder,
+    config: RunConfig,
+    pack: Pack,
+    documents: Sequence[Document],
+    say: Callable[[str], None],
+    *,
+    sample: int = A_QUESTION,
+) -> Exam | None:
+    """The exam of a config's judge in a folder that is no run's; one of another judge there is held anew, and none of a
+    rehearsal's.
+
+    Raises ConfigError, JudgeError.
+    """
+    found: list[Exam] = []
+
+    def examined(judge: ModelJudge) -> dict[str, float]:
+        kept = read_exam(folder)
+        if kept is not None and kept.judge != judge.uncalibrated:
+            shutil.rmtree(folder.exam)
+        if not _is_random(judge):
+            found.append(hold_exam(judge, config, pack, documents, folder, say, sample=sample))
+        return {}
+
+    open_model_judge(config.judge, pack, seed=config.seed, folder=folder.path, say=say, examined=examined)
+    return found[0] if found else None
+
+
+def exam_before(
+    config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path, say: Callable[[str], None]
+) -> Exam | None:
+    """That of a run that is not begun, or of one that is; None where none is held. Raises as `exam_in`."""
+    run = RunFolder(root / config.name)
+    if config.judge.kind != "model" or config.judge.exam == "none":
+        return None
+    if run.config.exists():
+        return read_exam(run)
+    return exam_in(waiting_folder(root, config.name), config, pack, documents, say)
+
+
+def take_exam(root: Path, folder: RunFolder) -> None:
+    """Give a run that begins the exam that was held before it."""
+    waiting = waiting_folder(root, folder.path.name)
+    if waiting.exam.exists():
+        waiting.exam.replace(folder.exam)
+    shutil.rmtree(waiting.path, ignore_errors=True)
+
+
+def _is_random(judge: ModelJudge) -> bool:
+    """Whether it judges at random on purpose, in a rehearsal."""
+    return judge.uncalibrated.startswith(f"{RANDOM_MODEL} ")
+
+
+def _example(role: PromptRole, task: Task, document: Document, answer: Rollout) -> Question[Any]:
+    is_pair = role.startswith(("compare", "select"))
+    by = Criterion(text="") if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) else None
+    documents = [document] if role is not PromptRole.RUBRIC_DIMENSIONS else []
+    return question_of(role, task, documents=documents, answers=[answer] * (1 + is_pair), by=by)

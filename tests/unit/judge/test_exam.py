@@ -1,0 +1,164 @@
+"""A judge is examined before it judges: a sound one passes, every unsound one is named, and a shifted one is mended."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scope_selfplay.base.errors import ConfigError, RunMismatchError
+from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.judge import NoiseConfig
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.world import embedded_documents
+from scope_selfplay.judge.canaries import CLAIM, HOSTILE, cases_of
+from scope_selfplay.judge.checks import Exam, read_exam
+from scope_selfplay.judge.exam import examine
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    GuardQuestion,
+    PairQuestion,
+    RubricQuestion,
+    Style,
+)
+from scope_selfplay.judge.rules import LexicalJudge, with_noise
+from scope_selfplay.judge.served import judged_reply
+from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.run.exam import check_exam, hold_exam, questions_of, thresholds_of
+from scope_selfplay.store.folder import RunFolder
+from tests.judges import CRITERION, DOCUMENT, ONE, OTHER, RUBRIC, TASK, JudgeOver, always
+
+WORLD = embedded_documents(0, load_config(None, []).corpus)
+GATES = [GateQuestion(TASK, gate, DOCUMENT) for gate in (Gate.SOURCE, Gate.ENTITY)]
+GRADE = GradeQuestion(TASK, CRITERION, "Because of floods.")
+PAIR = PairQuestion(TASK, ONE, OTHER, style=Style.SCORES, rubric=RUBRIC)
+LETTER = PairQuestion(TASK, ONE, OTHER, style=Style.PREFERENCE)
+GUARD = GuardQuestion(TASK, "")
+
+
+def lexical(**noise: Any) -> Responder:
+    judge = with_noise(LexicalJudge(), NoiseConfig.model_validate(noise) if noise else None)
+    return lambda request: judged_reply(judge, request)
+
+
+async def examined(judge: ModelJudge, *questions: Any, sample: int = 40) -> Exam:
+    return await examine(judge, questions, cases_of(None, WORLD), sample=sample, seed=0, documents=WORLD)
+
+
+@pytest.mark.parametrize("verdict", ["written", "token"])
+async def test_a_sound_judge_passes_in_every_question(judge_over: JudgeOver, verdict: str) -> None:
+    async with judge_over(lexical(), verdict=verdict, guard=False, patience=100.0) as judge:
+        exam = await examined(judge, *GATES, RubricQuestion(TASK, [DOCUMENT]), GRADE, PAIR, LETTER)
+    assert (exam.failed, exam.doubtful) == ({}, {}), exam.checks
+    assert {each.order.value for each in exam.questions.values() if each.order} == {1.0}
+    assert exam.questions["rubric"].shares["criteria from the document"].value == 1.0
+    assert 36 <= exam.questions["grade"].asked <= 40
+    assert set(exam.thresholds) == ({"gate_source", "gate_entity", "grade"} if verdict == "token" else set())
+
+
+@pytest.mark.parametrize(
+    ("served", "question", "fault"),
+    [
+        (lexical(wrong=1.0), GRADE, "in order"),
+        (always("<think>yes</think><score>1</score>"), GRADE, "in order"),
+        (always("Well, that depends on what one makes of it."), GRADE, "readable"),
+        (always("<think>so</think><score>1</score>"), GATES[0], "in order"),
+        (lexical(first=1.0), PAIR, "in order"),
+        (lexical(longer=1.0, half_length=30), PAIR, "in order"),
+        (always("<first>7</first><second>7</second>"), PAIR, "in order"),
+        (always("I would write a rubric."), RubricQuestion(TASK, [DOCUMENT]), "readable"),
+    ],
+    ids="wrong yes prose yes-gate first longer ties no-rubric".split(),
+)
+async def test_a_judge_that_cannot_judge_is_named_with_the_question_and_the_figure(
+    judge_over: JudgeOver, served: Responder, question: Any, fault: str
+) -> None:
+    async with judge_over(served, guard=False, retries=0, patience=100.0) as judge:
+        exam = await examined(judge, question)
+    assert list(exam.failed) == [question.name] and fault in exam.failed[question.name], exam.checks
+    said: list[str] = []
+    settings = load_config(None, ["judge.exam=report"]).judge
+    check_exam(exam, settings, said.append)
+    assert len(said) == 1 and question.name in said[0] and "\n" not in said[0]
+    with pytest.raises(ConfigError, match=r"another pack .*judge.exam: report"):
+        check_exam(exam, settings.model_copy(update={"exam": "stop"}), said.append)
+
+
+def shifted(likely: Callable[[str], float]) -> Responder:
+    """A judge of the world whose yes is as likely as this says of what it should be."""
+    sound = lexical()
+
+    async def reply(request: ServedRequest) -> ServedReply:
+        if "Yes" in request.choices:
+            speaks = any(claim[:40] in request.prompt for claim in (CLAIM, HOSTILE))
+            return ServedReply(
+                "No", {"Yes": likely("1" if speaks else "0"), "No": 1 - likely("1" if speaks else "0")}
+            )
+        said = await sound(request)  # type: ignore[misc]
+        if not request.choices:
+            return said
+        odds = likely(said.text)
+        return ServedReply("1" if odds > 0.5 else "0", {"1": odds, "0": 1 - odds}, finish="length")
+
+    return reply
+
+
+async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge_over: JudgeOver) -> None:
+    served = shifted(lambda said: 0.35 if said == "1" else 0.05)
+    async with judge_over(served, verdict="token", guard=False, patience=100.0) as judge:
+        exam = await examined(judge, GRADE, GUARD)
+        assert exam.failed == {}
+        grade = exam.questions["grade"]
+        assert grade.right is not None and grade.right.value == 1.0 and (grade.threshold or 0) < -0.7
+        judge.thresholds = exam.thresholds
+        calibrated = await examined(judge, GRADE)
+        assert calibrated.questions["grade"].threshold == pytest.approx(0.0, abs=1e-6)
+    assert grade.shares["claims met, with the guard"].value == 0.0
+
+
+async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_about_once(
+    judge_over: JudgeOver,
+) -> None:
+    asked = []
+
+    def reply(request: ServedRequest) -> ServedReply:
+        asked.append(request.choices)
+        said = "Yes" if "Yes" in request.choices else "1"
+        return ServedReply(said, {said: 0.9, "No" if said == "Yes" else "0": 0.1}, finish="length")
+
+    async with judge_over(reply, verdict="token", score="soft", cache=None, patience=100.0) as judge:
+        found = await judge.ask(GradeQuestion(TASK, CRITERION, CLAIM))
+    assert found.value is False and found.degree is None and "own worth" in found.verdict.reasoning
+    assert sorted(asked) == [("1", "0"), ("Yes", "No")]
+    async with judge_over(
+        lambda request: reply(request), verdict="token", guard=False, score="soft"
+    ) as judge:
+        assert (await judge.ask(GRADE)).degree == pytest.approx(0.9)
+
+
+async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
+    tmp_path: Path, judge_over: JudgeOver
+) -> None:
+    settings = [
+        "judge.verdict=token",
+        "judge.kind=model",
+        "judge.endpoint.base_url=http://h",
+        "judge.exam=report",
+    ]
+    config, pack = load_config(None, settings), load_pack(pack_path("wikipedia"))
+    asked = {each.name for each in questions_of(config, pack)}
+    assert {"gate_source", "rubric", "grade", "guard", "compare_scores"} <= asked
+    run, said = (config, pack, list[Document](WORLD), RunFolder(tmp_path / "run")), list[str]()
+    async with judge_over(lexical(), verdict="token", guard=False, patience=100.0) as judge:
+        exam = await asyncio.to_thread(hold_exam, judge, *run, said.append, sample=20)
+    assert read_exam(run[-1]) == exam and "is examined in" in said[0]
+    # From then on nobody is asked.
+    assert thresholds_of(judge, *run, said.append) == exam.thresholds
+    judge.uncalibrated = "another judge"
+    with pytest.raises(RunMismatchError, match=r"another judge.*another --name"):
+        thresholds_of(judge, *run, said.append)
