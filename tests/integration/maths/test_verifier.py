@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -64,15 +65,23 @@ def test_an_answer_without_end_is_wrong_and_the_next_one_is_read(hostile: str) -
     assert boxed_reward(box("6/2"), "3") == 1.0
 
 
+OPENED = Path("/proc/self/fd")
+
+
 def test_a_killed_process_is_replaced() -> None:
-    verifier = BoxedVerifier()
+    verifier, opened = BoxedVerifier(), len(list(OPENED.iterdir()))
     assert verifier.reward(box("6/2"), "3") == 1.0
     assert verifier.process is not None
     os.kill(verifier.process, signal.SIGKILL)
     # Nothing is known of an answer that never reached the library; the next one finds a new process.
     assert verifier.reward(box("6/2"), "3") is None
     assert verifier.reward(box("6/2"), "3") == 1.0
-    verifier.close()
+    last = verifier.process
+    for _ in range(2):
+        verifier.close()
+    assert verifier.process is None and last is not None and len(list(OPENED.iterdir())) == opened
+    with pytest.raises(ProcessLookupError):
+        os.kill(last, 0)
 
 
 TASK = Task(id="t", text="1 + 2", type="question", document_id="", reference="3")
