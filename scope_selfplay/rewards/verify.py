@@ -89,8 +89,6 @@ def _is_expression(text: str) -> bool:
 
 
 def _balanced(text: str) -> str | None:
-    if not text.startswith("{"):
-        return None
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "{") - (character == "}")

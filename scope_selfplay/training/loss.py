@@ -146,14 +146,14 @@ def token_weight(average: Average, sampled: int, counts: Counts) -> float:
 class PassTotals(NamedTuple):
     """Of the tokens of passes, added up over passes and ranks, but `drift_max`; up to `clipped` as they weigh."""
 
-    loss: float = 0.0
-    weight: float = 0.0
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    drift: float = 0.0
-    drawn: float = 0.0
-    drift_max: float = 0.0
+    loss: float
+    weight: float
+    kl: float
+    entropy: float
+    clipped: float
+    drift: float
+    drawn: float
+    drift_max: float
 
     @classmethod
     def joined(cls, parts: "Sequence[PassTotals]") -> "PassTotals":

@@ -44,7 +44,7 @@ def of_training() -> list[str]:
     written = (
         rows,
         groups,
-        update_metrics(PassTotals(), 0.0),
+        update_metrics(PassTotals(*[0.0] * 8), 0.0),
         RolloutClock().seconds(),
         behaviour_metrics([]),
     )

@@ -10,6 +10,7 @@ import pytest
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate
+from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
@@ -152,6 +153,14 @@ def test_the_command_that_goes_on_undoes_what_ended_the_run(run: Run) -> None:
 
 
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run) -> None:
-    for iteration, advice in ((0, "add held-out documents or look"), (1, "widen tasks.low")):
-        with pytest.raises(CorpusError, match=advice):
+    for iteration, advice in ((0, "1 are needed .* add held-out documents or"), (1, "widen tasks.low")):
+        with pytest.raises(CorpusError, match=f"only 0 of 1 candidates were accepted, .*{advice}"):
             check_enough_accepted(run, iteration, [candidate(0, Reason.refused_by(Gate.ENTITY))])
+    said: list[str] = []
+    config = load_config(None, ["name=tiny", "solver.batch=2", "tasks.target=3"])
+    kept = [candidate(0, Reason.ACCEPTED), candidate(1, Reason.ACCEPTED), candidate(2, Reason.TOO_HARD)]
+    check_enough_accepted(Run(config, run.folder, PACK, LineProgress(said.append)), 1, kept)
+    assert "with 2 of 3 tasks (accepted 2, too_hard 1); it goes on" in said[-1]
+    assert json.loads(run.folder.stage(1, Stage.TASKS).target.read_text()) == {"accepted": 2, "target": 3}
+    with pytest.raises(CorpusError, match="only 1 of 2 candidates were accepted, 2 are needed"):
+        check_enough_accepted(Run(config, run.folder, PACK), 1, kept[1:])

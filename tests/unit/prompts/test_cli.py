@@ -85,6 +85,9 @@ def test_it_is_shown_which_file_and_key_is_own_and_which_inherited() -> None:
     assert origins["solver.md"] == ("own, instead of that of wikipedia", "prompts/law/solver.md")
     assert origins["grade.md"] == ("inherited from wikipedia", f"{wikipedia}/grade.md")
     assert origins["gate_source.md"][0].endswith("unused: the gate source is not in use")
+    tiny = json.loads(scope_prompts("show", "embedded", "--json").stdout)["origins"]
+    reasons = {each["what"]: each["reason"] for each in tiny}
+    assert reasons["grade.md"] == "not needed: a lexical judge reads no prompts"
     assert shown["files"].keys() == {"domain.yaml", *(role.file_name for role in PromptRole)}
     whole = scope_prompts("show", "law").stdout
     assert "=== solver.md (own, instead of that of wikipedia: prompts/law/solver.md)" in whole

@@ -8,14 +8,11 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import KEYS, Pack
 from scope_selfplay.prompts.roles import CONTRACTS, INPUTS, OUTPUTS, POLICY_ROLES, SHORT, PromptRole
+from tests.reference_files import read_reference
 from tests.unit.prompts.packs import PROMPTS
 
 PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
-
-
-@pytest.fixture(scope="module")
-def body(pack: Pack) -> dict[PromptRole, str]:
-    return {prompt.role: prompt.body for prompt in pack.prompts}
+RULES = read_reference("prompt_rules.json")["packs"]
 
 
 def test_every_pack_can_be_mounted_and_is_named_by_the_readme() -> None:
@@ -34,56 +31,11 @@ def test_the_wikipedia_pack_has_the_papers_setting(pack: Pack) -> None:
     assert domain.gates == (Gate.ENTITY, Gate.SOURCE, Gate.SAFETY)
 
 
-RULES = {
-    PromptRole.CHALLENGER: [
-        *("exactly **{{ search_turns }}**", "ONE specific entity", "the PREVIOUS results mention by name"),
-        *("never the document's own topic", "EVERY search turn", "ALL of these facts", "full name"),
-        *("Nothing is given away", "without searching", "what form", "in English", "<think>", "<task>"),
-    ],
-    PromptRole.CHALLENGER_NEXT: ["{{ turns_left }}", "did not know before"],
-    PromptRole.SOLVER: ["<think>", "{{ max_search_turns }}", "{{ result_syntax }}", "<answer>"],
-    PromptRole.GRADE: ["ONE criterion", "strict", "only in part", "refuses", "doubt", "exactly one score"],
-    PromptRole.RUBRIC: [
-        *("3 to 5 positive criteria", "at most about 25 words", "dates, amounts, names"),
-        "Addresses, Demonstrates, Provides, Incorporates, Synthesises, Identifies, Explains, Compares, Evaluates",
-        *("critical:", "important:", "bonus:"),
-    ],
-    PromptRole.RUBRIC_DIMENSIONS: [
-        *("exactly 5 to 7 items", "Coverage:", "Depth:", "Grounding:", "Instruction alignment:"),
-        *("Communication:", "critical, important or nice_to_have"),
-    ],
-    PromptRole.of_gate(Gate.SOURCE): ["need NOT hold the answer", "generic or vague"],
-    PromptRole.COMPARE_SCORES: ["**Reasoning.**", "**Tool use.**", "**Answer.**", "0 to 10"],
-    PromptRole.COMPARE_PREFERENCE: [
-        *("500 words", "final answers first", "both are right or both are wrong", "guess without support")
-    ],
-    PromptRole.SELECT: ["exactly {{ winners }}", "JSON only"],
-    PromptRole.SCORE_IMPLICIT: ["0 (worthless) and 10", "JSON only"],
-    PromptRole.SCORE_EXPLICIT: ["exactly ONE criterion", "0 (not met at all) and 10", "JSON only"],
-    PromptRole.SCORE_REFERENCE: ["not attempted", "any of them", "contradicts", "14 March 1879"],
-    PromptRole.SCORE_CORRECTNESS: ["completely correct", "minor errors"],
-}
-
-
-@pytest.mark.parametrize("role", RULES)
-def test_the_papers_rules_stand_in_the_prompt(body: dict[PromptRole, str], role: PromptRole) -> None:
-    assert [rule for rule in RULES[role] if rule not in body[role]] == []
-
-
-def test_a_research_prompt_has_the_form_that_the_binary_format_rewards() -> None:
-    """Tournament-GRPO, appendix B: a thought, segments of research, one answer; nothing outside of the tags."""
-    pack = load_pack(PROMPTS / "open-deepresearch")
-    (text,) = (prompt.body for prompt in pack.prompts if prompt.role is PromptRole.SOLVER)
-    for rule in (
-        "Begin inside <think> and </think> with a plan",
-        "{{ search_syntax }}",
-        "After every result think again",
-        "one thought, which is never empty",
-        "nothing stands outside of these tags",
-        "whole text inside <answer> and </answer>",
-        "There is one answer, and nothing follows it",
-    ):
-        assert rule in text
+@pytest.mark.parametrize("name", RULES)
+def test_the_papers_rules_stand_in_the_prompt(name: str) -> None:
+    bodies = {prompt.role: prompt.body for prompt in load_pack(PROMPTS / name).prompts}
+    for role, rules in RULES[name].items():
+        assert [rule for rule in rules if rule not in bodies[PromptRole(role)]] == [], role
 
 
 def table(heading: str, level: str = "##") -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scope_selfplay.ranking.balanced import (
     balanced_matches,
     fit_margins,
     fit_step,
+    near_regular_graph,
     position_offset,
     score_level,
 )
@@ -78,6 +80,29 @@ def test_everybody_can_meet_anybody_and_too_few_calls_are_refused() -> None:
     assert len(met) == 15
     with pytest.raises(ValueError, match="6 calls cannot connect 8 entrants: at least 7"):
         balanced_matches(8, 6, random.Random(0))
+
+
+def test_a_plan_is_the_same_on_every_machine_and_in_every_version() -> None:
+    """So that a benchmark's figures can be made again; what is near to equal is rounded before it is compared."""
+    sizes = [(n, edges) for n in range(2, 12) for edges in range(n - 1, n * (n - 1) // 2 + 1)]
+    plans = [sorted(near_regular_graph(n, edges)) for n, edges in sizes]
+    assert sha256(str(plans).encode()).hexdigest()[:12] == "1eb99579c7b2"
+    matches = [[tuple(each) for each in balanced_matches(n, 2 * n, random.Random(n))] for n in range(1, 12)]
+    assert sha256(str(matches).encode()).hexdigest()[:12] == "ffd0afd268f3"
+
+
+def test_the_offset_is_that_of_generalised_least_squares() -> None:
+    """With the strengths of every group as random effects, of half the variance of the noise."""
+    rng, pull, weight, groups = random.Random(2), 0.0, 0.0, []
+    for n in (2, 3, 5):
+        matches = [Match(*rng.sample(range(n), 2)) for _ in range(3 * n)]
+        margins = [rng.gauss(1.0, 2.0) for _ in matches]
+        groups.append((matches, [Outcome(margin, 0.0) for margin in margins]))
+        contrasts = np.array([np.eye(n)[first] - np.eye(n)[second] for first, second in matches])
+        inverse = np.linalg.inv(np.eye(len(matches)) + contrasts @ contrasts.T / 2.0)
+        pull, weight = pull + inverse.sum(axis=0) @ margins, weight + inverse.sum()
+    assert position_offset([*groups, ([Match(0, 1)], [None]), ([], [])]) == pytest.approx(pull / weight)
+    assert position_offset([]) == score_level([]) == 0.0 and fit_step([], []) == []
 
 
 def step_of(noise: float, mood: float, bias: float = 0.0, groups: int = 64) -> list:

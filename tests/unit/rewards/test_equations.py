@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.plan.load import gates_and_rubric, grading, make_plan
 from scope_selfplay.plan.size import Assumptions
 from scope_selfplay.rewards.equations import (
+    TOLERANCE,
     challenger_format,
     challenger_reward,
     criterion_weights,
@@ -31,7 +33,7 @@ from scope_selfplay.rewards.equations import (
     solver_format,
     solver_reward,
 )
-from scope_selfplay.rewards.measures import Greatest, Mean, Total, joined_values
+from scope_selfplay.rewards.measures import Greatest, Mean, RolloutClock, Total, in_turn, joined_values
 from scope_selfplay.store.folder import Stage
 from tests.reference_files import reference_cases
 
@@ -232,6 +234,8 @@ def test_rounding_alone_does_not_push_a_mean_out_of_the_window(scores: list[floa
     mean = sum(scores) / len(scores)
     assert not 0.2 <= mean <= 0.8
     assert in_window(mean) and not in_window(outside)
+    assert in_window(0.2 - TOLERANCE) and in_window(0.8 + TOLERANCE)
+    assert pairwise_reward(1.0 + TOLERANCE, -TOLERANCE) == 1.0
 
 
 def test_criteria_weigh_what_they_say_or_by_priority_where_all_say_the_same() -> None:
@@ -307,3 +311,13 @@ def test_calls_are_summed_waits_are_the_longest_and_what_one_part_lacks_is_no_ze
     # A share of nothing is what it is said to be.
     nothing = {"judge_missing": Mean(0, 0, over_nothing=0.0), "rubric": Mean.of([None])}
     assert joined_values([nothing]) == {"judge_missing": 0.0, "rubric": None}
+
+
+def test_a_step_waits_for_its_rollouts_and_then_for_their_rewards() -> None:
+    before, clock = perf_counter(), RolloutClock()
+    clock.finished()
+    parts = [clock.seconds(), clock.seconds()]
+    waited = joined_values([in_turn(parts)])
+    assert waited["rollout_seconds"] == 2 * joined_values(parts)["rollout_seconds"] > 0
+    assert 0 < joined_values(parts)["reward_seconds"] < waited["reward_seconds"]
+    assert sum(joined_values(parts).values()) < perf_counter() - before

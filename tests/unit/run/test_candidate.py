@@ -220,6 +220,7 @@ async def test_the_mean_leaves_missing_grades_out() -> None:
     assert made.candidate.mean == pytest.approx(0.5)
     assert made.candidate.status is ACCEPTED and len(made.grades) == len(made.rollouts) == 4
     assert made.candidate.rollout_ids == tuple(each.id for each in made.rollouts)
+    assert {each.index for each in made.rollouts} == {"down"}
 
 
 async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:

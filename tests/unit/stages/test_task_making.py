@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import ConfigError, OutsideError, RecordError
-from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Provenance, Reason, Role, Rollout
+from scope_selfplay.base.values import (
+    Candidate,
+    CandidateStatus,
+    Document,
+    Grade,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+)
 from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.run.candidate import CandidateRecords
 from scope_selfplay.stages.tasks import (
@@ -78,7 +87,8 @@ class Team:
                 self.running -= 1
             if row == die_at:
                 raise ConnectionError("the worker was killed")
-            return CandidateRecords(candidate(row, self.fates[row]), (writing(row, str(shard)),))
+            grades = (Grade(rollout_id=f"r{row}", score=0.5, verdicts=()),)
+            return CandidateRecords(candidate(row, self.fates[row]), (writing(row, str(shard)),), grades)
 
         def keep(made: CandidateRecords) -> None:
             keep_records(own, made)
@@ -188,7 +198,8 @@ def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
     assert team.collect() == ["c0", "c1", "c2"]
     folders, documents = share_folders(team.folder), [f"d{row}" for row in range(3)]
     write_candidates(team.folder, up_to_quota(documents, folders, target=3))
-    assert {each.id for each in read_records(team.folder.rollouts, Rollout)} == {"r0", "r1", "r2"}
+    assert [each.id for each in read_records(team.folder.rollouts, Rollout)] == ["r0", "r1", "r2"]
+    assert [each.rollout_id for each in read_records(team.folder.grades, Grade)] == ["r0", "r1", "r2"]
 
 
 @pytest.mark.parametrize("text", ["", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])

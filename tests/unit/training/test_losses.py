@@ -1,10 +1,12 @@
 """The policy losses by name: their papers' clips, what a token weighs, advantages, and what ends an update."""
 
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pytest import approx
 
 from scope_selfplay.base.errors import ExitCode, TrainingError
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
@@ -46,19 +48,11 @@ def test_clips_are_those_of_the_papers(name: str) -> None:
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=8))
-def test_under_grpo_every_trajectory_with_tokens_weighs_the_same(tokens: list[int]) -> None:
-    counts = Counts(len(tokens), sum(tokens), 1000)
+def test_trajectories_weigh_the_same_under_grpo_and_tokens_elsewhere(tokens: list[int]) -> None:
+    counts, rollouts = Counts(len(tokens), sum(tokens), 1000), len(tokens)
     for length in tokens:
-        weight = token_weight(Average.TRAJECTORIES, length, counts)
-        assert weight * length == pytest.approx(1 / len(tokens))
-
-
-def test_token_means_weigh_all_tokens_alike() -> None:
-    weights = [
-        [token_weight(average, length, Counts(2, 12, 100)) for length in (3, 9)]
-        for average in (Average.TOKENS, Average.BUDGET)
-    ]
-    assert weights == [[1 / 12] * 2, [1 / 200] * 2]
+        weights = [token_weight(average, length, counts) for average in Average]
+        assert weights == approx([1 / rollouts / length, 1 / sum(tokens), 1 / 1000 / rollouts])
 
 
 @given(GROUPS)
@@ -68,10 +62,12 @@ def test_what_is_trained_on_are_the_advantages_of_the_paper(groups: list[list[fl
     assert advantages(groups, AdvantageScale.GROUP) == [group_advantages(group) for group in groups]
     given_ones = [[reward or 0.0 for reward in group] for group in groups]
     assert advantages(groups, AdvantageScale.GIVEN) == given_ones
-    for scale in (AdvantageScale.GROUP, AdvantageScale.STEP, AdvantageScale.NONE):
+    known = [reward for group in groups for reward in group if reward is not None]
+    for scale, spread in ((AdvantageScale.STEP, pstdev(known or [0.0]) + 1e-6), (AdvantageScale.NONE, 1.0)):
         for group, found in zip(groups, advantages(groups, scale), strict=True):
-            if len({reward for reward in group if reward is not None}) < 2:
-                assert found == [0.0] * len(group)
+            own = [reward for reward in group if reward is not None]
+            expected = [0.0 if reward is None else (reward - fmean(own)) / spread for reward in group]
+            assert found == (approx(expected, abs=1e-6) if len(set(own)) > 1 else [0.0] * len(group))
 
 
 def test_sums_of_objectives_are_scaled_by_the_step() -> None:

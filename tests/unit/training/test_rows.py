@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from hashlib import sha256
+from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -31,7 +34,7 @@ from scope_selfplay.training.passes import (
     pass_tokens,
     plan_updates,
 )
-from scope_selfplay.training.rows import continues, rows_from
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow, continues, rows_from
 from tests.word_codec import WordCodec
 
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
@@ -176,6 +179,26 @@ TABLES = st.lists(
 
 def test_padded_passes_are_as_few_as_fit_and_the_one_that_computes_most_is_first() -> None:
     assert cut_passes([[15, 10, 1]], 20, packed=False) == [[[1, 2], [0]]]
+
+
+def test_a_step_is_cut_alike_in_every_version() -> None:
+    """So that a training that goes on adds up in the same order."""
+    rng, found = Random(1), []
+    for budget, packed in product((1, 30, 300, 1000), (False, True)):
+        lengths = [[rng.randint(1, 400) for _ in range(rng.randrange(30))] for _ in range(3)]
+        cuts = cut_passes(lengths, budget, packed=packed)
+        found.append((cuts, padding_factor(lengths, cuts, packed=packed)))
+    assert sha256(str(found).encode()).hexdigest()[:12] == "d2091643b6c4"
+    assert padding_factor([[], []], [[[]], [[]]], packed=True) == 1.0
+
+
+def test_a_rollout_counts_with_a_reward_and_a_sampled_token() -> None:
+    unsampled, sampled = (TrainingRow([1, 2], [3, 4], mask, [0.0] * 2) for mask in ([0, 0], [0, 1]))
+    found = RolloutShare.of(RewardedRollout([unsampled, sampled], 0.5))
+    assert found == RolloutShare(0.5, True, (RowSize(4, 0), RowSize(4, 1))) and found.sampled == 1
+    assert RolloutShare.of(RewardedRollout([], 0.5)) == RolloutShare(None, False, ())
+    assert not RolloutShare.of(RewardedRollout([sampled], None)).counts
+    assert not RolloutShare.of(RewardedRollout([unsampled], 0.5)).counts
 
 
 @given(lengths=LENGTHS, budget=st.integers(1, 900), packed=st.booleans())
