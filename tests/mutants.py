@@ -108,7 +108,8 @@ def run(arguments: Sequence[str]) -> None:
     """In a fork: tests, with the code that a file holds in the place of a module's own."""
     name, file, *tests = arguments
     module, fresh = import_module(f"scope_selfplay.{name}"), ModuleType(f"scope_selfplay.{name}")
-    exec(compile(Path(file).read_bytes(), str(module.__file__), "exec"), vars(fresh))
+    fresh.__file__ = str(module.__file__)
+    exec(compile(Path(file).read_bytes(), fresh.__file__, "exec"), vars(fresh))
     change(module, fresh)
     with TemporaryDirectory() as folder:
         link_package(Path(folder), name, Path(file))
@@ -176,7 +177,8 @@ def tried(subject: str, count: int, seed: int, folder: Path, command: Sequence[s
         return outcome_of([*command, name, str(file), *tests_of(subject)], log)
 
     mutants, found = list(islice(drawn(subject, seed), count)), list[tuple[str, str]]()
-    assert outcome_with(*mutants[0][:2]) == "survived", log.read_text()
+    for name, whole in {name: whole for name, whole, _ in mutants}.items():
+        assert outcome_with(name, whole) == "survived", log.read_text()
     for name, whole, code in mutants:
         killed = folder / "killed" / sha256(code.encode()).hexdigest()
         outcome = killed.read_text() if killed.exists() else outcome_with(name, code)

@@ -292,3 +292,7 @@ def test_a_solver_is_told_where_its_results_come_back(family: str, place: str, f
 def test_a_solver_is_told_its_budget_where_the_config_says_so() -> None:
     assert "8,192 tokens" in solver_prompt("qwen3", "solver.tell_budget=true")
     assert "tokens" not in solver_prompt("qwen3")
+    config = load_config(None, ["challenger.max_response=900", "solver.max_turn=90"])
+    context = RunContext(config, PACK, NothingToSearch(), MeteredJudge(VerifierJudge()), ())
+    challenger, solver = map(context.limits, (Role.CHALLENGER, Role.SOLVER))
+    assert (challenger.max_response, solver.max_response, solver.max_turn) == (900, 8192, 90)
