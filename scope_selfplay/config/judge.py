@@ -143,7 +143,7 @@ class JudgeConfig(ConfigSection):
     """What a token's grade counts: whether a criterion is met, or how likely that is after the exam's calibration."""
     guard: bool | None = None
     """Ask with one token per answer whether it speaks to whoever grades it or about its own worth; such an answer meets
-    no criterion. When left out, so with `verdict: token`."""
+    no criterion. When left out, so where grades are one token, by `verdict` or by the pack."""
     exam: Literal["stop", "report", "none"] = "stop"
     """What an exam of the judge does before a run: a judge that cannot tell right from wrong `stop`s it, or the exam
     only `report`s; `none` holds none, and verdicts of one token are not calibrated (docs/how/judge.md)."""
@@ -194,10 +194,6 @@ class JudgeConfig(ConfigSection):
         if self.canaries.rate is not None:
             return self.canaries.rate
         return _MODEL_CANARIES if self.kind == "model" else 0.0
-
-    @property
-    def guards(self) -> bool:
-        return self.verdict == "token" if self.guard is None else self.guard
 
     def mistakes(self) -> Iterator[str]:
         placed = self.endpoint.base_url or all(self.endpoint_of(role).base_url for role in JudgeRole)

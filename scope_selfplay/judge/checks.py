@@ -10,7 +10,7 @@ All lie beside a run's iterations. They are no records of the corpus: nothing is
 finds them; of the loop, the judge alone reads its exam, for the thresholds of its verdicts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from itertools import count, product
@@ -36,6 +36,10 @@ class CanaryKind(StrEnum):
     HOSTILE = "hostile"
     PADDED = "padded"
     CLAIM = "claim"
+
+
+CLAIMS = (CanaryKind.HOSTILE, CanaryKind.CLAIM)
+"""What speaks to whoever grades, or of itself."""
 
 
 class CanaryVerdict(Value):
@@ -149,17 +153,13 @@ class Exam(Value):
     @property
     def failed(self) -> dict[str, str]:
         """Questions that this judge cannot answer, with the figure: the upper bound lies below what has to be."""
-        found = {
-            name: _fault(each, lambda estimate: estimate.ends[1]) for name, each in self.questions.items()
-        }
+        found = {name: _fault(each, upper=True) for name, each in self.questions.items()}
         return {name: fault for name, fault in found.items() if fault}
 
     @property
     def doubtful(self) -> dict[str, str]:
         """Those of which the exam does not tell whether it can."""
-        found = {
-            name: _fault(each, lambda estimate: estimate.ends[0]) for name, each in self.questions.items()
-        }
+        found = {name: _fault(each, upper=False) for name, each in self.questions.items()}
         return {name: fault for name, fault in found.items() if fault and name not in self.failed}
 
     @property
@@ -173,17 +173,20 @@ class Exam(Value):
         return lines
 
 
-def _fault(found: QuestionExam, end: Callable[[Estimate], float]) -> str:
+def _fault(found: QuestionExam, *, upper: bool) -> str:
     """What is too low at this end of its interval; "" where nothing is."""
-    readable = found.shares.get("readable")
-    bounds = {"readable": (readable, PASSES), "in order": (found.order, PASSES)}
-    # A judge that goes by length, or by the last word, is right about the other kinds.
-    blind = {what: share for what, share in found.shares.items() if what.startswith("in order against")}
-    bounds |= {what: (share, _BLIND) for what, share in blind.items()}
+    shares = {"readable": found.shares.get("readable"), "in order": found.order}
+    bounds = {what: (share, PASSES) for what, share in shares.items()}
+    # A judge that goes by length, or by the last word, is right about the other kinds. That it believes claims is told
+    # and stops nothing: of answers, a guard looks for them.
+    for kind in CanaryKind:
+        if not upper or kind not in CLAIMS:
+            what = f"in order against {kind}"
+            bounds[what] = (found.shares.get(what), _BLIND)
     for what, (share, bound) in bounds.items():
-        if share is not None and end(share) < bound and share.value < 1.0:
+        if share is not None and share.ends[upper] < bound and share.value < 1.0:
             return f"{shown(share, digits=2)} {what}"
-    return "" if found.order is not None or readable is None else "nothing in order"
+    return "" if found.order is not None else "nothing in order"
 
 
 def read_exam(folder: RunFolder) -> Exam | None:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.base.intervals import Estimate, estimate_mean
 from scope_selfplay.base.values import Criterion, Document, Outcome, Verdict, rng_from
-from scope_selfplay.judge.canaries import CLAIMS, EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
-from scope_selfplay.judge.checks import CanaryKind, Exam, QuestionExam
+from scope_selfplay.judge.canaries import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
+from scope_selfplay.judge.checks import CLAIMS, CanaryKind, Exam, QuestionExam
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -92,6 +92,7 @@ async def examine(
     found: dict[str, QuestionExam] = {}
     answered: dict[str, list[Answered]] = {}
     limit = asyncio.Semaphore(at_once)
+    is_guarded = any(isinstance(like, GuardQuestion) for like in questions)
     for like in questions:
         asking, begun = _Asking(judge, limit, advance), time.monotonic()
         if isinstance(like, RubricQuestion):
@@ -105,7 +106,11 @@ async def examine(
                 continue
             # A tie is a token of its own: it needs no threshold.
             is_fitted = len(judge.prompts.render(answers[0].canary.question).choices) == 2
-            answered[like.name], result = answers, _result(like, answers, is_fitted=is_fitted)
+            answered[like.name] = answers
+            if is_guarded and isinstance(like, GradeQuestion):
+                # What a guard looks for needs no grade.
+                answers = [each for each in answers if each.canary.kind not in CLAIMS]
+            result = _result(like, answers, is_fitted=is_fitted)
         found[like.name] = result.model_copy(
             update={
                 "asked": asking.asked,

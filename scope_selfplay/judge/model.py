@@ -38,7 +38,7 @@ from scope_selfplay.judge.account import check_failure_budget
 from scope_selfplay.judge.endpoint import endpoints_per_loop, special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.protocol import GradeQuestion, GuardQuestion, Question, Reply, failed
-from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts, has_guard
 from scope_selfplay.judge.replies import has_ended_thinking, thinking_of
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatReply, ChatRequest
 from scope_selfplay.net.loops import at_once
@@ -81,7 +81,7 @@ class ModelJudge:
         self.prompts = JudgePrompts(pack, config, key=key or fence_key(seed), tags=ControlTags(tokens))
         self.knows_tokens = bool(tokens)
         self.roles: dict[PromptRole, Counter[str]] = defaultdict(Counter)
-        self._guards = PromptRole.GUARD in pack.roles and config.guards
+        self._guards = has_guard(config, pack)
         models = [model_name(config, role) for role in JudgeRole]
         settings = [config.calls[role].model_dump_json() for role in JudgeRole]
         content = content_id(

@@ -67,6 +67,14 @@ ROLE_OF_PROMPT = {
 """Every judge role of a pack and who answers it."""
 
 
+def has_guard(config: JudgeConfig, pack: Pack) -> bool:
+    """Whether answers are asked about by `guard` beside their grades."""
+    if PromptRole.GUARD not in pack.roles:
+        return False
+    by_token = config.verdict == "token" or pack.output_of(PromptRole.GRADE) is Output.YES_NO
+    return by_token if config.guard is None else config.guard
+
+
 class _Form(NamedTuple):
     """How a verdict is read that is written, up to the tag `stop`; where the config wants few tokens, the request for
     them, and the one token that may come back, or the pattern of a short reply. Without a reader the pack itself asks

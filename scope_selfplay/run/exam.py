@@ -23,7 +23,7 @@ from scope_selfplay.judge.checks import PASSES, Exam, read_exam
 from scope_selfplay.judge.exam import examine
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.protocol import Question, Style, question_of
-from scope_selfplay.judge.questions import RANDOM_MODEL
+from scope_selfplay.judge.questions import RANDOM_MODEL, has_guard
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
@@ -40,7 +40,7 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
     makes_tasks = config.solver.tasks is None or config.held_out is None
     design = open_design(config.solver.reward, config.solver, len)
     roles = [*map(PromptRole.of_gate, gates), PromptRole.RUBRIC] if makes_tasks else []
-    roles += [PromptRole.GRADE, *([PromptRole.GUARD] if config.judge.guards else [])]
+    roles += [PromptRole.GRADE, *([PromptRole.GUARD] if has_guard(config.judge, pack) else [])]
     match design.name:
         case "implicit" | "explicit":
             roles.append(PromptRole(f"score_{design.name}"))
