@@ -224,11 +224,12 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool
         shares["the first wins"] = estimate_mean(firsts, seed=0)
     right, threshold = None, None
     if is_fitted:
-        halves = [[each for each in answers if each.case % 2 is side] for side in (0, 1)]
+        # Two cases at a time, since kinds come in turn: either half has all of them.
+        halves = [[each for each in answers if each.case // 2 % 2 == half] for half in (0, 1)]
         fitted = [threshold_of(half, within=is_compared) for half in halves]
         # Each half by the threshold of the other one.
         said = [
-            (each.canary.expected, each.margin >= fitted[1 - each.case % 2])
+            (each.canary.expected, each.margin >= fitted[1 - each.case // 2 % 2])
             for each in answers
             if each.margin is not None
         ]

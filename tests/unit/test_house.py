@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_410,
+    "library lines": 52_411,
     "library files": 225,
     "test lines": 34_522,
     "benchmark lines": 5_500,
