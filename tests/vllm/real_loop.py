@@ -32,7 +32,7 @@ MOST_CANDIDATES = 12
 JUDGE = "judge"
 # Held-out tasks, tasks and steps are few; every task that is whole is kept, since a window of difficulty needs a judge
 # that can judge. Turns are so short that some are cut in the middle. A group may lose more than the third of its
-# judgements that is rubbish.
+# judgements that is rubbish. No exam: this model cannot judge, and what it says to a guard would be a second lottery.
 SETTINGS = f"""
     name=real domain=embedded iterations=1 model.dialect=qwen2.5 model.max_length=1024 model.slots=16
     search.topk=1 search.max_tokens=96 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates={MOST_CANDIDATES}
@@ -43,6 +43,7 @@ SETTINGS = f"""
     solver.max_prompt=200 solver.max_response=300 solver.max_search_turns=2 solver.micro_tokens=1024
     solver.reward.max_missing=0.7
     judge.kind=model judge.verdict=token judge.failure_budget=1 judge.canaries.rate=0 judge.calls.rubric.max_tokens=200
+    judge.exam=none judge.guard=false
 """
 OVERRIDES = (*SETTINGS.split(), "tasks.search_turns={1: 1}", "judge.retries=2")
 ODD = {
