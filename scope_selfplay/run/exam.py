@@ -29,6 +29,7 @@ from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.files import publish_once, write_atomic
 from scope_selfplay.store.folder import MANIFEST, RunFolder
+from scope_selfplay.store.ratings import read_fork
 
 A_QUESTION = 40
 """Judgements of each question before a run."""
@@ -128,8 +129,10 @@ def thresholds_of(
     folder: RunFolder,
     say: Callable[[str], None],
 ) -> dict[str, float]:
-    """What a run's judge is calibrated with, after its exam; a run that finished a stage without one goes on so."""
-    has_judged = next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None
+    """What a run's judge is calibrated with, after its exam; a run that has finished a stage without one goes on so."""
+    has_judged = (
+        next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None and read_fork(folder) is None
+    )
     if read_exam(folder) is None and (config.judge.exam == "none" or has_judged or _is_random(judge)):
         return {}
     exam = hold_exam(judge, config, pack, documents, folder, say)

@@ -69,6 +69,8 @@ def fork_run(source: Path, root: Path, config: RunConfig, *, after: int) -> Fork
             shutil.rmtree(building.path, ignore_errors=True)
             fork = _fork_of(old, before, config, after)
             linked, copied = _share(old, building, before, after)
+            if before.judge == config.judge and old.exam.exists():
+                shutil.copytree(old.exam, building.exam)
             write_atomic(building.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             write_atomic(building.fork, fork.model_dump_json(indent=1) + "\n")
             building.path.rename(new.path)

@@ -89,8 +89,13 @@ def test_a_fork_has_the_finished_iterations_and_its_own_settings(source: RunFold
 
 def test_a_fork_of_a_fork_knows_the_config_of_every_iteration(source: RunFolder) -> None:
     root = source.path.parent
+    source.exam.mkdir()
+    (source.exam / "exam.json").write_text('{"judge": "m0", "questions": {}}')
     fork_run(source.path, root, config_of(source, "solver.reward=live", name="first"), after=1)
     first = RunFolder(root / "first")
+    assert (first.exam / "exam.json").read_bytes() == (source.exam / "exam.json").read_bytes()
+    fork_run(source.path, root, config_of(source, "judge.verdict=token", name="judged"), after=1)
+    assert not RunFolder(root / "judged").exam.exists(), "another judge is examined anew"
     for stage in (Stage.CHALLENGER, Stage.TASKS, Stage.SOLVER, Stage.COMPARE):
         path = first.stage(2, stage).path
         path.mkdir(parents=True)
