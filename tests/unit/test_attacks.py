@@ -472,9 +472,10 @@ def test_no_tag_is_assembled_from_a_title_and_a_text(case: dict[str, Any]) -> No
 def test_a_text_is_never_read_as_a_template_and_appears_once_and_as_it_is(
     pack: Pack, case: dict[str, Any]
 ) -> None:
+    used = {prompt.role: prompt.uses for prompt in pack.prompts}
     for role, contract in CONTRACTS.items():
         values = {name: SAMPLES[name] for name in contract.inputs}
-        for name in (name for name, value in values.items() if isinstance(value, str)):
+        for name in (name for name in used[role] if isinstance(values[name], str)):
             for form in case["forms"]:
                 marked = f"[[{form}]]"
                 is_cleaned = role in POLICY_ROLES and name in UNTRUSTED

@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 52_415,
     "library files": 225,
-    "test lines": 34_528,
+    "test lines": 34_529,
     "benchmark lines": 5_500,
     "words by hand": 28_551,
     "settings": 167,
