@@ -46,6 +46,8 @@ from scope_selfplay.dialects.turns import (
 EXAMPLE_QUERY = "your search query"
 _VERBS = "Explain|Describe|Compare|Summarise|Plan|Write"
 """What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
+_FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
+"""No white space or ASCII punctuation: three dots are no query and no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +100,10 @@ class Dialect:
         call = re.escape(self.search_syntax).replace("\\ ", " ").replace("\\\n", r"\n")
         before, after = call.split(EXAMPLE_QUERY)
         forms = {
-            "search": rf'{before}[^<>"\\\n ][^<>"\\\n]{{2,118}}{after}',
+            # Without what a JSON string would have to escape.
+            "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
             "task": rf"<task>({_VERBS}) [^<>\n]{{30,260}}</task>",
-            "answer": r"<answer>[^<> ][^<>]{0,999}</answer>",
+            "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
         thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""
         return f"{thought}({'|'.join(forms[each] for each in wanted)})"

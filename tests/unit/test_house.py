@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_415,
+    "library lines": 52_418,
     "library files": 225,
-    "test lines": 34_529,
+    "test lines": 34_531,
     "benchmark lines": 5_500,
     "words by hand": 28_551,
     "settings": 167,

@@ -105,7 +105,9 @@ async def test_a_model_that_knows_no_word_keeps_its_turns_in_form(
         sample = await model.generate(Generate(prompt, 3000, family.stop, pattern=pattern), (row,))
         said = family.parse(own.decode(sample.ids))
         assert re.fullmatch(pattern, own.decode(sample.ids))
-        assert sum(part is not None for part in (said.query, said.task, said.answer)) == 1
+        assert sum(part is not None for part in (said.query, said.task, said.answer)) == 1, own.decode(
+            sample.ids
+        )
 
 
 def test_an_engine_in_this_process_is_driven_request_by_request(codec: ChatCodec, tmp_path: Path) -> None:
