@@ -76,11 +76,11 @@ def run_served(policy: Path, root: Path, url: str, kill_before: int | None) -> N
     """A whole run in this process; all runs mark their judge's texts with one key, so that their calls are the same.
 
     Candidates are made one at a time: which of those started ahead of the quota still ask the judge is a matter of
-    timing.
+    timing. No exam is held, so that calls, by which the moments of kills are drawn, are those of stages.
     """
     run_key.secrets = SimpleNamespace(token_bytes=bytes, token_hex=lambda size: str(os.getpid()))  # type: ignore[attr-defined]
     served = ("judge.kind=model", f"judge.endpoint.base_url={url}", f"judge.concurrency={CONCURRENCY}")
-    whole_run(policy, root, kill_before, *served, "tasks.in_flight=1")
+    whole_run(policy, root, kill_before, *served, "tasks.in_flight=1", "judge.exam=none")
 
 
 def start_served(log: CallLog, *given: object, kill_at: int = 0) -> int:

@@ -65,6 +65,8 @@ def test_flat_groups_go_to_a_live_tournament_and_the_others_keep_their_verified_
     sums: Sums, judge_url: str, tmp_path: Path
 ) -> None:
     judge = ["judge.kind=model", f"judge.endpoint.base_url={judge_url}", f"judge.endpoint.model={FAKE_MODEL}"]
+    # It prefers the greater number, and that is all it can.
+    judge.append("judge.exam=none")
     run = open_run(load_config(CLUSTER_FILE, [*SMALL.split(), *sums.settings, *judge]), tmp_path, Progress())
     assert run.config.solver.loss == "cispo"
     train_solver(run, 1)
