@@ -149,8 +149,9 @@ def change(old: Any, fresh: Any) -> None:
 
 
 def bare(value: Any) -> Any:
-    """What a property, a method of the class or a cached function calls."""
-    inner = getattr(value, "fget", None) or getattr(value, "func", None) or value
+    """What a property, a command, a method of the class or a cached function calls."""
+    held = (getattr(value, name, None) for name in ("fget", "callback", "func"))
+    inner = next(filter(None, held), value)
     return inspect.unwrap(getattr(inner, "__func__", inner))
 
 

@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 52_418,
     "library files": 225,
-    "test lines": 34_533,
+    "test lines": 34_534,
     "benchmark lines": 5_500,
     "words by hand": 28_551,
     "settings": 167,
