@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.intervals import Estimate, estimate_mean
-from scope_selfplay.base.values import Criterion, Document, Outcome, Verdict, rng_from
+from scope_selfplay.base.values import Criterion, Document, Outcome, rng_from
 from scope_selfplay.judge.canaries import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
 from scope_selfplay.judge.checks import CLAIMS, CanaryKind, Exam, QuestionExam
 from scope_selfplay.judge.model import ModelJudge
@@ -36,6 +36,7 @@ from scope_selfplay.judge.replies import count_criteria
 
 _SURE = 20.0
 """The log-odds of a token that was certain."""
+_AT_ONCE = 64
 _RUBRICS = 4
 """A rubric is written for so many judgements: three texts are graded by one of its criteria."""
 
@@ -45,7 +46,6 @@ class Answered(NamedTuple):
 
     case: int
     canary: Canary
-    verdict: Verdict
     margin: float | None
 
 
@@ -55,7 +55,6 @@ class _Asking:
 
     judge: ModelJudge
     at_once: asyncio.Semaphore
-    advance: Callable[[], None]
     asked: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -65,7 +64,6 @@ class _Asking:
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         async with self.at_once:
             reply = await self.judge.ask(question)
-        self.advance()
         self.asked += 1
         self.tokens_in += reply.verdict.tokens_in
         self.tokens_out += reply.verdict.tokens_out
@@ -82,8 +80,6 @@ async def examine(
     sample: int,
     seed: int,
     documents: Sequence[Document] = (),
-    at_once: int = 64,
-    advance: Callable[[], None] = lambda: None,
 ) -> Exam:
     """At most about `sample` judgements of each question; `questions` are examples of what will be asked.
 
@@ -91,10 +87,10 @@ async def examine(
     """
     found: dict[str, QuestionExam] = {}
     answered: dict[str, list[Answered]] = {}
-    limit = asyncio.Semaphore(at_once)
+    limit = asyncio.Semaphore(_AT_ONCE)
     is_guarded = any(isinstance(like, GuardQuestion) for like in questions)
     for like in questions:
-        asking, begun = _Asking(judge, limit, advance), time.monotonic()
+        asking, begun = _Asking(judge, limit), time.monotonic()
         if isinstance(like, RubricQuestion):
             cases = _cases(pick, sample // _RUBRICS, seed, with_document=True)
             if not cases:
@@ -133,7 +129,7 @@ async def _answered(asking: _Asking, like: Question[Any], cases: Sequence[Canary
     planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
     replies = await asyncio.gather(*(asking.ask(canary.question) for _, canary in planned))
     return [
-        Answered(place, canary, reply.verdict, margin_of(reply, canary.read))
+        Answered(place, canary, margin_of(reply, canary.read))
         for (place, canary), reply in zip(planned, replies, strict=True)
     ]
 

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_418,
+    "library lines": 52_414,
     "library files": 225,
     "test lines": 34_534,
     "benchmark lines": 5_500,
