@@ -9,19 +9,40 @@ query that is exactly a title the bonus exceeds whatever other articles can scor
 import hashlib
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
-import bm25s
 import numpy as np
-from bm25s.tokenization import Tokenized
 from numpy.typing import NDArray
 
 from retrieval.folder import ARRAY_FAULTS, map_array
 from retrieval.passages import Passages
 from retrieval.wire import Hit, Scores, best_rows
 from scope_selfplay.base.errors import CorpusError, RecordError
+
+
+@contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """These modules cannot be imported meanwhile."""
+    known = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.modules |= dict.fromkeys(names, cast(ModuleType, None))
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules |= known
+
+
+# bm25s tries out a top-k of JAX, which nobody here asks for and which takes three quarters of a GPU's memory.
+with _hidden("jax", "jax.lax"):
+    import bm25s
+    from bm25s.tokenization import Tokenized
 
 K1, B = 1.5, 0.75
 TITLE_FILES = ("title_keys.npy", "title_starts.npy", "title_rows.npy")
