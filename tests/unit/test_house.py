@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_414,
+    "library lines": 52_454,
     "library files": 225,
-    "test lines": 34_534,
+    "test lines": 34_569,
     "benchmark lines": 5_500,
-    "words by hand": 28_551,
+    "words by hand": 28_600,
     "settings": 167,
     "commands": 42,
     "training lines": 2_650,

@@ -263,7 +263,7 @@ async def test_a_tasks_prompts_stay_together_and_verdicts_are_those_of_one_judge
     assert {True, False} == set(truth)
     texts = [task.text for task in TASKS]
     served = [{text for text in texts for each in fake.requests if text in each.prompt} for fake in fakes]
-    assert sum(map(len, served)) == len(TASKS) and all(len(each) >= 3 for each in served)
+    assert sum(map(len, served)) == len(TASKS) and sum(map(bool, served)) > 1
     asked = judgements_of(*fakes)
     assert len(asked) == len(set(asked)) == len(truth)
 

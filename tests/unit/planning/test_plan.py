@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from scope_selfplay.base.errors import ConfigError, OutsideError, State
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.run import ModelConfig, RunConfig
+from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.plan.commands import PAPER as PAPERS
 from scope_selfplay.plan.load import (
     ResourcePlan,
@@ -28,7 +29,7 @@ from scope_selfplay.plan.load import (
 )
 from scope_selfplay.plan.memory import GIB, Parts, PodMemory, Trainer, gpu_peaks, pinned_bytes, pod_memory
 from scope_selfplay.plan.preflight import Pool, budgets, check_documents, document_needs, examine_for_cluster
-from scope_selfplay.plan.size import Assumptions, model_size
+from scope_selfplay.plan.size import Assumptions, ModelShape, ModelSize, model_size
 from scope_selfplay.store.folder import Stage
 from tests.engines import served
 
@@ -230,6 +231,27 @@ def test_four_gpus_hold_float32_masters_moments_and_gradients_and_a_bf16_referen
         (2 * (tail + tail + layer) + 2 * tail + 4 * layer) / GIB, rel=0.01
     )
     assert parts["activations"] == pytest.approx(10.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "queries", "between", "rank", "fsdp", "measured"),
+    [
+        (28, 2048, 2048, 6144, 0, "", 39.26),
+        (28, 1024, 2048, 3072, 0, "sharded", 12.892),
+        (28, 1024, 2048, 3072, 0, "offloaded", 2.963),
+        (36, 4096, 4096, 12288, 16, "", 45.725),
+    ],
+)
+def test_updates_take_what_was_measured_on_an_h200(
+    layers: int, hidden: int, queries: int, between: int, rank: int, fsdp: str, measured: float
+) -> None:
+    shape = ModelShape(layers, hidden, queries, 1024, between, 151_936, tied=not rank)
+    settings = SolverConfig(max_prompt=512, max_response=3584)
+    size = ModelSize(shape.parameters, shape.cache_bytes, "", shape)
+    trainer = Trainer(ModelConfig(lora_rank=rank), settings, 1, size, Assumptions(), under_fsdp=bool(fsdp))
+    parts = gpu_peaks(trainer, offloaded=fsdp == "offloaded")["updating"]
+    planned = sum(gib for name, gib in parts.items() if name not in ("context", "engine"))
+    assert planned == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.parametrize(("sharding", "sharers"), [("full", 8), ("hybrid", 4)])

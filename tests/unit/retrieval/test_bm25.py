@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,16 @@ def test_a_saved_index_answers_like_the_one_in_memory_and_a_damaged_one_is_named
     (tmp_path / "title_rows.npy").write_bytes(b"garbage")
     with pytest.raises(RecordError, match=r"title_rows\.npy: cannot be opened"):
         Bm25Index.open(tmp_path)
+
+
+def test_jax_is_not_woken_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").touch()
+    (tmp_path / "jax" / "lax.py").write_text("raise SystemExit('JAX takes the GPU')")
+    script = "import retrieval.bm25, jax"
+    subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True
+    )
 
 
 def test_plurals_lose_their_ending() -> None:
