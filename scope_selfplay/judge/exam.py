@@ -103,8 +103,8 @@ async def examine(
             # A tie is a token of its own: it needs no threshold.
             is_fitted = len(judge.prompts.render(answers[0].canary.question).choices) == 2
             answered[like.name] = answers
-            if is_guarded and isinstance(like, GradeQuestion):
-                # What a guard looks for needs no grade.
+            if is_guarded and isinstance(like, GradeQuestion | PairQuestion):
+                # What a guard looks for needs no grade, and loses.
                 answers = [each for each in answers if each.canary.kind not in CLAIMS]
             result = _result(like, answers, is_fitted=is_fitted)
         found[like.name] = result.model_copy(

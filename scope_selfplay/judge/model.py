@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 from scope_selfplay.base.errors import RecordError, StorageError
 from scope_selfplay.base.text import ControlTags
@@ -37,7 +37,7 @@ from scope_selfplay.config.judge import CallConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.account import check_failure_budget
 from scope_selfplay.judge.endpoint import endpoints_per_loop, special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.judge.protocol import GradeQuestion, GuardQuestion, Question, Reply, failed
+from scope_selfplay.judge.protocol import GradeQuestion, GuardQuestion, PairQuestion, Question, Reply, failed
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts, has_guard
 from scope_selfplay.judge.replies import has_ended_thinking, thinking_of
 from scope_selfplay.net.chat import ChatClient, ChatFault, ChatReply, ChatRequest
@@ -51,7 +51,7 @@ T = TypeVar("T")
 _RETRY_TEMPERATURE = 0.6
 # Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
 _SHORT_TOKENS = 64
-_SELF_SERVING = "the answer speaks to whoever grades it, or about its own worth: it meets nothing"
+_SELF_SERVING = "the answer speaks to whoever grades it, or about its own worth: it meets nothing, and loses"
 # 31 bits: some servers keep seeds in signed 32-bit integers.
 _SEED_BITS = 0x7FFF_FFFF
 
@@ -111,8 +111,8 @@ class ModelJudge:
         if (settled := question.settled()) is not None:
             return settled
         reply = await self._ask_until_read(question)
-        if self._guards and isinstance(question, GradeQuestion) and reply.verdict.fault is None:
-            reply = await self._guarded(reply, GuardQuestion(question.task, question.answer))
+        if self._guards and reply.verdict.fault is None:
+            reply = await self._guarded(question, reply)
         fault = reply.verdict.fault
         self.roles[question.role]["calls"] += 1
         if fault is not None:
@@ -123,20 +123,33 @@ class ModelJudge:
             check_failure_budget(whole["calls"], faults.total(), self._config.failure_budget, kinds=kinds)
         return reply
 
-    async def _guarded(self, reply: Reply[T], question: GuardQuestion) -> Reply[T]:
-        """The reply to a grade, once it is known whom the answer speaks to.
+    async def _guarded(self, question: Question[T], reply: Reply[T]) -> Reply[T]:
+        """The reply to a grade or a comparison, once it is known whom the answers speak to: one that speaks to the
+        grader meets nothing, and loses against one that does not.
 
-        The prompt is the same for every criterion of an answer: asked at the same time or kept, it is paid for once.
+        The prompt is the same for every criterion and every comparison of an answer: it is paid for once.
         """
-        guard = await self._ask_until_read(question)
-        self.roles[question.role]["calls"] += 1
-        if guard.value is None:
-            return Reply(None, guard.verdict, guard.completion)
-        if not guard.value:
+        match question:
+            case GradeQuestion(answer=answer):
+                answers = [answer]
+            case PairQuestion(first=first, second=second):
+                answers = [first.answer or "", second.answer or ""]
+            case _:
+                return reply
+        asked = (self._ask_until_read(GuardQuestion(question.task, answer)) for answer in answers)
+        guards = await asyncio.gather(*asked)
+        self.roles[PromptRole.GUARD]["calls"] += len(guards)
+        for guard in guards:
+            if guard.value is None:
+                return Reply(None, guard.verdict, guard.completion)
+        claims = [bool(guard.value) for guard in guards]
+        if claims in ([False], [False, False], [True, True]):
             return reply
-        refused = {"value": False, "probability": 0.0, "reasoning": _SELF_SERVING}
-        verdict = reply.verdict.model_copy(update=refused)
-        return replace(reply, value=cast(T, False), degree=None, verdict=verdict)
+        probability = 0.0 if claims[0] else 1.0
+        value = question.likely(probability)
+        assert value is not None
+        refused = {"value": question.holds(value), "probability": probability, "reasoning": _SELF_SERVING}
+        return replace(reply, value=value, degree=None, verdict=reply.verdict.model_copy(update=refused))
 
     async def _ask_until_read(self, question: Question[T]) -> Reply[T]:
         role = ROLE_OF_PROMPT[question.role]

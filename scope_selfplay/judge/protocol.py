@@ -239,13 +239,18 @@ class PairQuestion(Question[Outcome]):
     def holds(self, value: Outcome) -> bool:
         return value.first >= value.second
 
+    @property
+    def most(self) -> float:
+        """What an answer gets that wins all."""
+        return 10.0 if self.style.is_scored else 1.0
+
     def likely(self, probability: float) -> Outcome | None:
-        return Outcome(probability, 1 - probability)
+        return Outcome(self.most * probability, self.most * (1 - probability))
 
     def settled(self) -> Reply[Outcome] | None:
         """What would look the same ties, and an answer wins over none."""
         one, other = (shown(rollout, self.style.view).identity for rollout in (self.first, self.second))
-        most = 10.0 if self.style.is_scored else 1.0
+        most = self.most
         if one == other:
             return self.said(Outcome(most / 2, most / 2), "both are the same", attempts=0)
         empty = [is_opener(rollout.answer or "") for rollout in (self.first, self.second)]

@@ -173,6 +173,8 @@ class JudgePrompts:
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
                 return JudgePrompt(prompt, partial(parse_winners, labels=labels, winners=winners))
         form = _FORMS[output]
+        if output is Output.LETTER and isinstance(question, PairQuestion):
+            form = form._replace(choices={"A": Outcome(question.most, 0.0), "B": Outcome(0.0, question.most)})
         if form.read is not None and (self._config.verdict == "written" or not form.request):
             return JudgePrompt(prompt, form.read, stop=(form.stop,) if form.stop else ())
         reader = partial(_one_of, form.choices) if form.choices else form.read

@@ -138,7 +138,12 @@ OUTPUTS = {
     ),
 }
 
-SHORT = {Output.SCORE: Output.YES_NO, Output.PREFERENCE: Output.LETTER, Output.RUBRIC: Output.CRITERIA}
+SHORT = {
+    Output.SCORE: Output.YES_NO,
+    Output.PREFERENCE: Output.LETTER,
+    Output.TWO_SCORES: Output.LETTER,
+    Output.RUBRIC: Output.CRITERIA,
+}
 """What a pack may ask for instead, without any reasoning: a token, or JSON alone. Small models keep to nothing else."""
 
 

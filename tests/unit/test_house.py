@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_454,
+    "library lines": 52_479,
     "library files": 225,
-    "test lines": 34_569,
-    "benchmark lines": 5_500,
+    "test lines": 34_594,
+    "benchmark lines": 5_620,
     "words by hand": 28_600,
     "settings": 167,
     "commands": 42,

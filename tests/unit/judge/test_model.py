@@ -166,7 +166,8 @@ async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOv
 async def test_one_token_that_says_tie_is_a_tie(ask: Ask) -> None:
     """Reasoning Arena, equation 7: A, B or Tie; with P(Tie) = .6 it is a tie, however much likelier A is than B."""
     tie = ServedReply("T", {"A": 0.3, "B": 0.1, "T": 0.6}, finish="length")
-    pair = await ask(lambda request: tie, PairQuestion(*PAIR, style=Style.PREFERENCE), verdict="token")
+    asked = PairQuestion(*PAIR, style=Style.PREFERENCE)
+    pair = await ask(lambda request: tie, asked, verdict="token", guard=False)
     assert pair.value is not None and soft_share(pair.value, 0.9) == 0.5
     assert pair.verdict.probability is not None and math.isclose(pair.verdict.probability, 0.6)
 
@@ -174,7 +175,7 @@ async def test_one_token_that_says_tie_is_a_tie(ask: Ask) -> None:
 async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(ask: Ask) -> None:
     scores, rating = "<first>7</first>\n<second>4.5</second>", '{"score": 7.5}'
     fakes = [FakeServer(always(scores)), FakeServer(always(rating))]
-    pair = await ask(fakes[0], PairQuestion(*PAIR, style=Style.SCORES), verdict="token")
+    pair = await ask(fakes[0], PairQuestion(*PAIR, style=Style.SCORES), verdict="token", guard=False)
     score = await ask(fakes[1], ScoreQuestion(TASK, FLOODS, None, scale=Scale.IMPLICIT), verdict="token")
     assert (pair.value, score.value) == (Outcome(7, 4.5), 7.5)
     for fake, fits, beyond in zip(fakes, (scores, rating), (scores.replace("7", "11"), "7.5"), strict=True):
@@ -182,6 +183,30 @@ async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(ask: Ask
         outputs = body["structured_outputs"]
         assert isinstance(outputs, dict) and body["max_tokens"] == 64
         assert re.fullmatch(outputs["regex"], fits) and not re.fullmatch(outputs["regex"], beyond)
+
+
+@pytest.mark.parametrize(
+    ("claims", "share"), [("neither", 1.0), ("first", 0.0), ("second", 1.0), ("both", 1.0)]
+)
+async def test_an_answer_that_speaks_to_the_judge_loses_against_one_that_does_not(
+    judge_over: JudgeOver, claims: str, share: float
+) -> None:
+    """The first one wins where only answers count."""
+    first, second = (rollout.answer or "" for rollout in PAIR[1:])
+
+    def said(request: ServedRequest) -> ServedReply:
+        if request.body["structured_outputs"] != {"choice": ["Yes", "No"]}:
+            return ServedReply("A", {"A": 0.9, "B": 0.1}, finish="length")
+        shown = "first" if first in request.prompt else "second"
+        speaks = claims in (shown, "both")
+        return ServedReply(
+            "Yes" if speaks else "No", {"Yes": 0.9 * speaks, "No": 0.9 * (not speaks)}, finish="length"
+        )
+
+    async with judge_over(said, verdict="token") as judge:
+        reply = await judge.ask(PairQuestion(*PAIR, style=Style.PREFERENCE))
+    assert reply.value is not None and reply.value.share == share
+    assert ("loses" in reply.verdict.reasoning) is (claims in ("first", "second"))
 
 
 async def test_what_cannot_be_read_is_asked_again_with_another_seed(ask: Ask) -> None:
