@@ -35,6 +35,7 @@ from typing import Any
 import libcst as cst
 import pytest
 from mutmut.mutation import mutators
+from pydantic import BaseModel
 
 from benchmarks.forked import fork_server
 from benchmarks.markdown import markdown
@@ -113,10 +114,13 @@ def run(arguments: Sequence[str]) -> None:
     change(module, fresh)
     with TemporaryDirectory() as folder:
         link_package(Path(folder), name, Path(file))
-        sys.path.insert(0, folder)
-        # The folder that a process is started in would go before it.
-        os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
-        codes = (pytest.main(["-x", "--hypothesis-seed=0", each]) for each in tests)
+        # The folder that a process is started in would go before it, and so would the root that pytest puts first.
+        os.environ |= {
+            "PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]),
+            "PYTHONSAFEPATH": "1",
+        }
+        options = ["-x", "--hypothesis-seed=0", "--import-mode=append", "-o", f"pythonpath={folder}"]
+        codes = (pytest.main([*options, each]) for each in tests)
         code = next(filter(None, codes), 0)
     sys.exit(code)
 
@@ -143,6 +147,9 @@ def change(old: Any, fresh: Any) -> None:
             function.__kwdefaults__ = other.__kwdefaults__
         elif isinstance(was, type) and was is not value:
             change(was, value)
+        # What a file may hold; of values there has to be one class.
+        elif name == "__pydantic_validator__" and old.__bases__ == (BaseModel,):
+            setattr(old, name, value)
         elif isinstance(old, ModuleType) and not name.startswith("__") and repr(was) != repr(value):
             for module in [each for each in sys.modules.values() if vars(each).get(name) is was]:
                 setattr(module, name, value)
