@@ -17,6 +17,7 @@ import pytest
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cli import main
 from tests.exported_run import write_finished_run
+from tests.reference_files import read_reference
 
 LINE = json.dumps({"id": "a", "title": "A", "text": "Some text."})
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -49,14 +50,8 @@ FILES: dict[str, str | bytes] = {
     "endless/a.md": "---\ntitle: T\n",
     "front_bomb/a.md": f"---\n{BOMB}---\nText.\n",
     "pages/a.md": PAGE,
-    "packs/untitled/domain.yaml": "task_types: {a: {description: d}}\n",
-    "packs/circle/domain.yaml": "title: T\nextends: circle\n",
-    "packs/misspelt/domain.yaml": "title: T\nextends: wikipedia\n",
-    "packs/misspelt/solver.md": "---\nrole: solver\n---\n{{ qustion }}\n",
     "packs/braces/domain.yaml": "title: T\nextends: wikipedia\n",
     "packs/braces/solver.md": "---\nrole: solver\n---\n" + "{{ " + "(" * 3000 + "\n",
-    "packs/loop/domain.yaml": "title: T\nextends: wikipedia\n",
-    "packs/loop/solver.md": "---\nrole: solver\n---\n{% for a in question %}{{ a }}{% endfor %}\n",
     "text.jsonl": '{"question": "a"}\n{"text": "b"}\n',
     "half.jsonl": '\n{"question": ',
     "corpus.jsonl": "".join(
@@ -76,133 +71,8 @@ DAMAGES: dict[str, tuple[str, bytes]] = {
 }
 """Copies of a finished run, each with one file overwritten by hand."""
 
-JUDGED = "run --set judge.kind=model --set compare.promotion=always --set judge.endpoint.base_url"
-ASKED = "index build corpus.jsonl index --profile flat --encoder a/e5 --questions"
-
-CASES: list[tuple[str, str]] = [
-    # The settings of a run.
-    ("config --config none.yaml", "no such file"),
-    ("config --config list.yaml", "found a list"),
-    ("config --config twice.yaml", "twice.yaml:2: the key 'seed' appears a second time; keep one of the two"),
-    ("config --config nested.yaml", "nested more than 100 deep"),
-    ("config --config bomb.yaml", "aliases unfold to more than"),
-    ("config --config tag.yaml", "not valid YAML"),
-    ("config --config digits.yaml", "digits"),
-    ("config --config sexagesimal.yaml", "digits"),
-    ("config --config many.yaml", "6 mistakes: (1)"),
-    ("config --set seed", "expected key=value"),
-    ("config --set solver.lenght_soft=1", "did you mean solver.length_soft?"),
-    ("config --set seed+=[1]", "is not a list of settings"),
-    ("config --set cluster.prepare.index+={key:b}", "expected a list to add"),
-    ('config --set tools+=[{"opne":"b"}]', "tools.0.opne"),
-    ('config --set solver.reward={"design":"arena","topolgy":"swiss"}', "did you mean topology?"),
-    ("config --set model.engine=vllm_server", "engine vllm_server needs vllm_url"),
-    (
-        "config --set solver.overlap=1 --set model.processes=1 --set model.engine=vllm_colocated",
-        "overlap (1) samples beside the update, in which model.engine vllm",
-    ),
-    ("config --set solver.updates=4", "updates (4) must divide the groups of a step, batch (5)"),
-    ("config --set solver.sampling_cap=0.5", "sampling_cap (0.5) would weigh tokens less"),
-    (
-        'config --set solver.resample=2 --set solver.reward=live --set solver.routing={"by":"rubric","budget":40}',
-        "resample (2) would spend routing.budget (40)",
-    ),
-    ("config --set model.processes=2 --set model.engine=vllm_colocated", "processes (2) sample from whole"),
-    ("config --set model.processes=2 --set model.lora_rank=4", "lora_rank 4; use processes 1"),
-    ("config --set solver.length_soft=5000", "length_hard (32) must exceed length_soft (5000)"),
-    ("config --set tasks.search_turns={1:0}", "search_turns"),
-    ("config --set model.attention=flash_attention_2", "model: engine in_process samples from the model"),
-    ('config --set cluster.pod.metadata.labels={"scope/run":"x"}', "found the label scope/run"),
-    ('config --set cluster.train_solver.pod={"containers":[]}', "found containers; a pod's"),
-    ('config --set cluster.judge.pod.spec.containers=[{"image":"x"}]', "containers without a name"),
-    ('config --set cluster.solver={"gpus":4,"tensor_parallel":3}', "tensor_parallel 3 and 4 gpus"),
-    ('config --set search.engine={"name":"elasticsearch","index":"wiki"}', "engine elasticsearch needs url"),
-    ('config --set search={"url":"http://a","engine":{"name":"qdrant","index":"w"}}', "name the encoder"),
-    (
-        'config --set search={"url":"http://a","engine":{"name":"opensearch","index":"w","encoder":"minilm"}}',
-        "asked for words",
-    ),
-    ('config --set tools=[{"open":{},"mcp":{"command":["x"]}}]', "expected one of open"),
-    ('config --set tools=[{"mcp":{"command":["x"],"url":"http://a"}}]', "one of them alone"),
-    ('config --set tools=[{"mcp":{"command":["x"],"api_key_env":"K"}}]', "api_key_env is for a url"),
-    ('config --set tools=[{"mcp":{"url":"http://a","env":{"A":"B"}}}]', "env is for a command"),
-    ("config --set model.path={", "not a YAML value"),
-    ("config --set solver.reward=rubrik", "expected one of"),
-    # A run that cannot begin.
-    ("run --root a_file/runs", "a_file is a file"),
-    ("run --set domain=wikipdia", "did you mean wikipedia?"),
-    ("run --set corpus.path=corpus.jsonl --set corpus.held_out_path=corpus.jsonl", "is also in"),
-    ("run --set search.url=ftp://host", "expected http(s)"),
-    ("run --set search.url=http://169.254.169.254", "link-local"),
-    (f"{JUDGED}=nonsense", "nonsense"),
-    (f"{JUDGED}=http://127.0.0.1:9 --set judge.endpoint.api_key_env=NOT_SET_AT_ALL", "AT_ALL is not set"),
-    ("run --set corpus.path=corpus.jsonl", "documents: 9; iteration 1 train the Challenger needs"),
-    ("run --set corpus.sample=64", "documents or more, or lower"),
-    ("preflight --set corpus.path=corpus.jsonl", "kind lexical, which reads"),
-    ("preflight --set domain=wikipedia --set corpus.path=corpus.jsonl", "raise challenger.max_prompt"),
-    ("run --set solver.tasks=none.jsonl", "none.jsonl"),
-    ("run --set corpus.path=none", "leaves nothing"),
-    # Documents.
-    ("documents empty.jsonl", "holds no documents"),
-    ("documents torn.jsonl", "torn.jsonl, line 2: damaged at character"),
-    ("documents no_text.jsonl", '"text" is missing'),
-    ("documents misspelt.jsonl", 'did you mean to rename "titel"?'),
-    ("documents blank_text.jsonl", "must not be blank"),
-    ("documents same_id.jsonl", "ids must be unique"),
-    ("documents nan.jsonl", "NaN is not JSON"),
-    ("documents same_key.jsonl", "given twice"),
-    ("documents nested.jsonl", "nested too deeply"),
-    ("documents latin.jsonl", "not UTF-8"),
-    ("documents contents.jsonl", "needs the title on its first line"),
-    ("documents quotes.tsv", "quotes.tsv, line 1"),
-    ("documents torn.tsv.gz", "cannot be read"),
-    ("documents endless --reader markdown_sections", "front matter that never ends"),
-    ("documents front_bomb --reader markdown_sections", "aliases unfold"),
-    ("documents pages --reader jsonl", "is a folder"),
-    # Prompt packs.
-    ("prompts check ./none", "no such folder"),
-    ("prompts check packs/untitled", "has no title"),
-    ("prompts check packs/circle", "extends in a circle"),
-    ("prompts check packs/misspelt", "qustion"),
-    ("prompts check packs/braces", "not valid Jinja"),
-    ("prompts check packs/loop", "{% for %}"),
-    ("prompts check --tokenizer a_file wikipedia", "no tokenizer.json"),
-    ("prompts diff wikipedia none", "no such prompt pack"),
-    ("prompts new ../up", "../up"),
-    # The judge, servers, indexes.
-    ("judge try gate_entity --dry --task x --document @none", "none"),
-    ("models smollm", "no model 'smollm' (did you mean smollm2?)"),
-    ("serve-retriever pages --token-env NOT_SET_AT_ALL", "NOT_SET_AT_ALL"),
-    ("serve-retriever pages --deadline 0", "--deadline 0: expected seconds above 0"),
-    ("index build corpus.jsonl index --chunk-words -1", "--chunk-words"),
-    ("index build corpus.jsonl index --profile flat --encoder models/mine", "give --family e5"),
-    (f"{ASKED} text.jsonl", "line 2: expected a"),
-    (f"{ASKED} half.jsonl", "line 2: not JSON"),
-    # What a run has made.
-    ("tasks ls pages", "run.yaml"),
-    ("tasks show demo zzz", "zzz"),
-    ("tasks diff demo S_0 S_9", "S_9"),
-    ("report demo -o report.html", "--force"),
-    ("export demo --format trl -o packs", "packs"),
-    ("export demo --format trl -o out --iteration 9", "have some: 1"),
-    ("fork demo --after 9 --name other", "9"),
-    ("plan --assume flat_share=1.5", "flat_share: Input should be less than or equal to 1, found 1.5"),
-    # What stands in the place of a file, a folder or a setting and is none.
-    ("documents pipe", "a pipe or a device"),
-    ("documents /dev/zero", "a pipe or a device"),
-    ("documents loop", "Too many levels of symbolic links"),
-    ("index build pipe index", "pipe"),
-    ("config --config /dev/zero", "has more than 1,000,000 characters"),
-    ("config --config two~lines.yaml", "two lines.yaml: unknown setting sed"),
-    ("config --config utf16.yaml", "UTF-8 text, from byte 1 on"),
-    ("tasks ls yaml_torn", "not a run config"),
-    ("report manifest_beyond", "manifest.json: damaged"),
-    ("report ratings_empty -o new.html", "ratings.json: damaged"),
-    # The command line itself.
-    ("rum", "No such command"),
-    ("tasks", "Usage"),
-]
-"""`~` is a line end."""
+CASES = [case for cases in read_reference("bad_inputs.json").values() for case in cases]
+"""A command, where `~` is a line end, and what is said of it."""
 
 
 @pytest.fixture(scope="module")
