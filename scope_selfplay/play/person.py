@@ -212,7 +212,7 @@ class Session:
 
     def policy_format(self, role: Role) -> PolicyFormat:
         """As the policy's in every budget and tag; the checkpoint is `human`."""
-        return self.run.context.policy_format(self.run.codec, role, HUMAN)
+        return self.run.context.policy_format(self.run.codec, role, HUMAN, greedy=False)
 
     async def play(self, episode: Episode, policy_format: PolicyFormat, role: Role, key: Key) -> Rollout:
         """The rollout of a person. Raises PersonLeftError; an outage of the retriever ends the session."""

@@ -132,7 +132,7 @@ def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[F
         DomainFile.model_validate(mapping.values)
         problems = []
     except ValidationError as error:
-        problems = [_problem(mapping, details) for details in error.errors(include_url=False)]
+        problems = [_problem(mapping, details) for details in error.errors()]
     problems += _joint_problems(mapping, inherited_types)
     return sorted(problems, key=lambda problem: int(problem.where.rpartition(":")[2]))
 

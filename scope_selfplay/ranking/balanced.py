@@ -103,7 +103,7 @@ def _spread_offsets(n: int, count: int, taken: int) -> list[int]:
     spectrum = _spectrum(n, 1)
     while len(chosen) < count:
         free = [offset for offset in range(2, (n + 1) // 2) if offset not in chosen and offset != taken]
-        traces = [round(float((1.0 / (spectrum + _spectrum(n, offset))).sum()), 9) for offset in free]
+        traces = [_trace(spectrum + _spectrum(n, offset)) for offset in free]
         best = free[traces.index(min(traces))]
         chosen.append(best)
         spectrum = spectrum + _spectrum(n, best)
@@ -111,12 +111,16 @@ def _spread_offsets(n: int, count: int, taken: int) -> list[int]:
 
 
 def _mean_variance(n: int, graph: frozenset[Pair]) -> float:
-    """Sum of inverse Laplacian eigenvalues, rounded so that every machine takes the same of two equals."""
     one, other = np.array(sorted(graph)).T
     laplacian = np.zeros((n, n))
     laplacian[one, other] = laplacian[other, one] = -1.0
     np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
-    return round(float((1.0 / np.linalg.eigvalsh(laplacian)[1:]).sum()), 9)
+    return _trace(np.linalg.eigvalsh(laplacian)[1:])
+
+
+def _trace(eigenvalues: NDArray[np.floating]) -> float:
+    """Sum of their inverses, rounded so that every machine takes the same of two equals."""
+    return round(float((1.0 / eigenvalues).sum()), 9)
 
 
 def _spectrum(n: int, offset: int) -> NDArray[np.float64]:
@@ -221,9 +225,12 @@ def score_level(groups: Iterable[JudgedMatches], *, offset: float = 0.0) -> floa
     """
     totals = sum((_moments(*group, offset) for group in groups), start=np.zeros(7))
     residual, freedom, product, fitted, error, power, count = map(float, totals)
-    noise = residual / freedom if freedom >= 1.0 else 0.0
+    # Degrees of freedom are whole, to within rounding.
+    if freedom < 0.5:
+        return 0.0
+    noise = residual / freedom
     signal = fitted - noise * error
-    if noise <= 0.0 or signal <= 0.0:
+    if signal <= 0.0:
         return 0.0
     # Around the sums that the strengths predict, not around the regression: sums that are as good as
     # constant leave nothing unexplained by a slope of nearly 0, and would get all the weight.

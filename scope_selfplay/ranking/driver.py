@@ -62,10 +62,9 @@ async def play(
     answers: dict[Names, Outcome | None] = {}
     names = partial(_named, identity)
     shown: list[tuple[Match, Outcome | None]] = []
-    wave_number = 0
 
     def question(order: Match) -> Names:
-        return (*names(order), wave_number) if rematches else names(order)
+        return (*names(order), len(shown)) if rematches else names(order)
 
     def orders(match: Match) -> list[Match]:
         # A tie of equal answers is recorded in both orders, so that it says nothing about the position offset.
@@ -77,14 +76,14 @@ async def play(
         return _tie(who[0], answers) if _all_equal(who) else answers[question(order)]
 
     async def judge(wave: list[Match]) -> list[Outcome | None]:
-        nonlocal wave_number
-        wave_number += 1
         plan = [orders(match) for match in wave]
         flat = [order for presentations in plan for order in presentations]
         asked = [(question(order), order) for order in flat if not _all_equal(names(order))]
         await _ask_new(answers, asked, ask)
-        shown.extend((order, verdict(order)) for order in flat)
-        return [_mean([verdict(order) for order in presentations]) for presentations in plan]
+        heard = [_mean([verdict(order) for order in presentations]) for presentations in plan]
+        # Last: how many were shown before it names the wave of a rematch.
+        shown.extend([(order, verdict(order)) for order in flat])
+        return heard
 
     strengths = await _drive(topology, judge)
     return Played(strengths, ComparisonGraph(*map(tuple, zip(*shown, strict=True))))

@@ -283,7 +283,7 @@ def bradley_terry_batch(won: Floats, *, ridge: float = 1.0) -> Floats:
     if not won.size:
         return np.zeros(won.shape[:2])
     # Groups come last, so that every operation below runs along them.
-    taken = np.ascontiguousarray(won.transpose(1, 2, 0), dtype=np.float64)
+    taken = np.ascontiguousarray(won.transpose(1, 2, 0))
     games, diagonal = taken + taken.transpose(1, 0, 2), np.arange(len(taken))
     beta = np.zeros((won.shape[1], won.shape[0]))
     for _ in range(_MOST_STEPS):

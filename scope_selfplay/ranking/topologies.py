@@ -58,7 +58,7 @@ def _meet_anchor(n: int, scores: MatchScores) -> Topology:
     for match, outcome in zip(matches, (yield matches), strict=True):
         scores.record(match, outcome)
     strengths = [scores.mean(entrant) for entrant in range(n)]
-    if scores.score == "margin" and n > 1 and strengths[0] is not None:
+    if scores.score == "margin" and scores.mean(0) is not None:
         strengths[0] = 0.0
     return strengths
 
@@ -138,9 +138,9 @@ def single_elimination(n: int, *, score: Score = "margin") -> Topology:
     seeds = sorted(range(n), key=known.__getitem__, reverse=True)
     lasted = [0] * n
     slots = _slots(seeds)
-    for stage in range(1, len(slots).bit_length()):
+    while len(slots) > 1:
         slots = (yield from _decide(_neighbours(slots), seeds, scores)).winners
-        _note(lasted, slots, stage)
+        _note(lasted, slots)
     return _places(lasted, scores)
 
 
@@ -163,23 +163,20 @@ def double_elimination(
     if n < 2:
         return _places(lasted, scores)
     undefeated, beaten = yield from _decide(_neighbours(_slots(drawn)), numbers, scores)
-    stage = 0
     while len(undefeated) > 1:
         upper = _neighbours(undefeated)
         decided = yield from _decide(upper + _neighbours(beaten), numbers, scores)
         undefeated, fallen = decided.winners[: len(upper)], decided.losers[: len(upper)]
         beaten = decided.winners[len(upper) :]
-        _note(lasted, [*beaten, *fallen], stage := stage + 1)
+        _note(lasted, [*undefeated, *fallen, *beaten])
         # Reversed, so that entrants who have just lost do not at once meet those whom they beat before.
         beaten, _ = yield from _decide(list(zip(beaten, reversed(fallen), strict=True)), numbers, scores)
-        _note(lasted, beaten, stage := stage + 1)
+        _note(lasted, [*undefeated, *beaten])
     finalists = [(undefeated[0], beaten[0])]
     champion = (yield from _decide(finalists, numbers, scores)).winners
     if reset and champion != undefeated:
         champion = (yield from _decide(finalists, numbers, scores)).winners
-    _note(lasted, undefeated, stage := stage + 1)
-    _note(lasted, beaten, stage)
-    _note(lasted, champion, stage + 1)
+    _note(lasted, champion)
     return _places(lasted, scores)
 
 
@@ -219,10 +216,11 @@ def _neighbours(slots: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
     return list(zip(slots[::2], slots[1::2], strict=True))
 
 
-def _note(lasted: list[int], slots: Sequence[Slot], stage: int) -> None:
+def _note(lasted: list[int], slots: Sequence[Slot]) -> None:
+    """One more round for all who are still in."""
     for entrant in slots:
         if entrant is not None:
-            lasted[entrant] = stage
+            lasted[entrant] += 1
 
 
 def _places(lasted: Sequence[int], scores: MatchScores) -> Strengths:

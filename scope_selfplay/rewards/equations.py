@@ -34,7 +34,7 @@ def rubric_score(met: Sequence[float | None], weights: Sequence[float] | None = 
     total = math.fsum(weight for weight, _ in judged)
     if total == 0.0:
         return None
-    return min(1.0, math.fsum(weight * value for weight, value in judged) / total)
+    return math.fsum(weight * value for weight, value in judged) / total
 
 
 def difficulty_reward(mean: float, target: float = 0.5) -> float:

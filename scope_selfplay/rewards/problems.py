@@ -50,18 +50,16 @@ def problems(
     Raises ValueError where there are not as many.
     """
     found: list[MathProblem] = []
-    seen, repeats = set(without), 0
+    seen, tries = set(without), iter(range(200 * count))
     while len(found) < count:
+        if next(tries, None) is None:
+            asked = f"{', '.join(kinds)} at levels {levels}"
+            raise ValueError(f"there are no {count} different problems of {asked}")
         kind, level = kinds[len(found) % len(kinds)], levels[len(found) // len(kinds) % len(levels)]
         question, answer = _MAKERS[kind](rng, level)
-        if question in seen:
-            repeats += 1
-            if repeats > 200 * count:
-                asked = f"{', '.join(kinds)} at levels {levels}"
-                raise ValueError(f"there are no {count} different problems of {asked}")
-            continue
-        seen.add(question)
-        found.append(MathProblem(question, latex(answer), kind.value, level))
+        if question not in seen:
+            seen.add(question)
+            found.append(MathProblem(question, latex(answer), kind.value, level))
     return found
 
 
@@ -198,13 +196,13 @@ def new(
     except ValueError as error:
         raise UserError(f"scope math new: {error}; ask for fewer, or for more kinds and levels") from None
     folder.mkdir(parents=True, exist_ok=True)
-    files["train.jsonl"].write_text(_lines(train), encoding="utf-8")
-    files["held_out.jsonl"].write_text(_lines(kept), encoding="utf-8")
+    files["train.jsonl"].write_bytes(_lines(train))
+    files["held_out.jsonl"].write_bytes(_lines(kept))
     for config in configs:
-        run = config.read_text(encoding="utf-8")
-        for mark, name in (("TRAIN_FILE", "train.jsonl"), ("HELD_OUT_FILE", "held_out.jsonl")):
-            run = run.replace(mark, json.dumps(str(files[name])))
-        files[config.name].write_text(run, encoding="utf-8")
+        run = config.read_bytes()
+        for mark, name in ((b"TRAIN_FILE", "train.jsonl"), (b"HELD_OUT_FILE", "held_out.jsonl")):
+            run = run.replace(mark, json.dumps(str(files[name])).encode())
+        files[config.name].write_bytes(run)
     if as_json:
         click.echo(json.dumps({"train": count, "held_out": held_out, "run": str(files["run.yaml"])}))
     else:
@@ -212,9 +210,9 @@ def new(
         click.echo(f"scope run --config {files['run.yaml']} --name math --set model.path=MODEL")
 
 
-def _lines(found: list[MathProblem]) -> str:
+def _lines(found: list[MathProblem]) -> bytes:
     rows = [
         {"question": problem.question, "answer": problem.answer, "type": f"{problem.kind}_{problem.level}"}
         for problem in found
     ]
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()

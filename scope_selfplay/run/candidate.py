@@ -129,9 +129,7 @@ class RunContext:
         most = (settings.max_response, search.max_tokens, settings.max_prompt, settings.max_turn)
         return RolloutLimits(*most, search.truncation)
 
-    def policy_format(
-        self, codec: TextCodec, role: Role, checkpoint: str, *, greedy: bool = False
-    ) -> PolicyFormat:
+    def policy_format(self, codec: TextCodec, role: Role, checkpoint: str, *, greedy: bool) -> PolicyFormat:
         model = self.config.model
         family = dialect(model.dialect, model.earlier_thinking)
         return PolicyFormat(codec, family, checkpoint, self.limits(role), greedy)
@@ -307,7 +305,7 @@ def _judged_difficulty(
     settings, scores = config.tasks, [grade.score for _, grade in answers if grade.score is not None]
     if not scores or len(answers) - len(scores) > _MOST_MISSING * len(answers):
         faults = Counter(rollout.fault for rollout, grade in answers if grade.score is None)
-        fault, _ = faults.most_common(1)[0]
+        fault = max(faults, key=faults.__getitem__)
         return None, Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault]
     mean = sum(scores) / len(scores)
     if not window or in_window(mean, settings.low, settings.high):

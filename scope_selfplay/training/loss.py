@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from statistics import pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_selfplay.base.errors import TrainingError
@@ -110,8 +111,7 @@ def advantages(groups: Sequence[Sequence[float | None]], scale: AdvantageScale) 
     spread = 1.0
     if scale is AdvantageScale.STEP:
         known = [reward for group in groups for reward in group if reward is not None]
-        mean = sum(known) / len(known) if known else 0.0
-        spread = (sum((reward - mean) ** 2 for reward in known) / max(1, len(known))) ** 0.5 + 1e-6
+        spread = pstdev(known or [0.0]) + 1e-6
     return [[value / spread for value in _centred(group)] for group in groups]
 
 

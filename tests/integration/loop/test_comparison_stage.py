@@ -1,6 +1,7 @@
 """`compare` on disk, with a scripted policy and a judge that counts: what is asked, kept, reused and tried again."""
 
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from scope_selfplay.base.errors import JudgeError, UserError
 from scope_selfplay.base.sampling import ScriptedModel
+from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Comparison, Role, Rollout, RolloutStatus, Verdict
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
@@ -35,6 +37,7 @@ from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[3] / "prompts" / "embedded")
 TASKS = 12
+SAID = Path(__file__).parents[2] / "golden" / "comparison.txt"
 
 
 class Counting(Reader):
@@ -72,6 +75,7 @@ class Scripted(Run):
         return Policy(f"S_{iteration}", self.folder.path)
 
     def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
+        assert greedy, "checkpoints are compared by their likeliest tokens"
         return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
     def engine(self, policy: Policy, role: Any) -> Any:
@@ -132,7 +136,8 @@ def test_each_iteration_judges_only_the_newest_and_reuses_the_rest(tmp_path: Pat
 
 def test_searches_and_answers_of_two_solvers_are_swapped(tmp_path: Path) -> None:
     """Table 4. S_0's answers of one word meet no criterion, those of S_1 meet all; nobody searches."""
-    run = run_of(tmp_path, "compare.swap_with=0")
+    run, said = run_of(tmp_path, "compare.swap_with=0"), list[str]()
+    run.progress = LineProgress(lambda line: said.append(re.sub(r" \(\d+ s\)$", "", line)), every=1e9)
     compare_up_to(run, 1)
     assert not (run.folder.stage(0, Stage.COMPARE).path / "swaps.json").exists()
     folder = run.folder.stage(1, Stage.COMPARE)
@@ -142,6 +147,12 @@ def test_searches_and_answers_of_two_solvers_are_swapped(tmp_path: Path) -> None
     assert [row["gain"] and row["gain"]["value"] for row in rows] == [None, 1.0, 0.0, 1.0]
     swapped = read_records(folder.path / "swapped" / "S_0-searches-S_1-answers" / "rollouts.jsonl", Rollout)
     assert [each.checkpoint for each in swapped] == ["S_1"] * TASKS
+    served = run_of(
+        tmp_path / "served", "compare.swap_with=0", "partners.solver.base_url=http://127.0.0.1:9/v1"
+    )
+    served.progress = run.progress
+    compare_up_to(served, 1)
+    assert said == SAID.read_text().splitlines()
     # Ratings and promotion are those of whole Solvers.
     assert list(written(run, 1)["ratings"]) == ["S_0", "S_1"]
 
@@ -171,7 +182,7 @@ def test_every_solver_answers_the_benchmarks_of_its_run(
 
     def answering_as(place: Any, contestant: Contestant, decoding: Any) -> Player:
         assert contestant.policy is not None
-        return run.player(contestant.policy, Role.SOLVER)
+        return run.player(contestant.policy, Role.SOLVER, greedy=True)
 
     monkeypatch.setattr(evaluate, "answering_as", answering_as)
     compare_up_to(run, 1)

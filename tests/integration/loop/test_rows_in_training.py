@@ -198,6 +198,23 @@ def test_every_loss_is_what_trl_computes_under_its_name(
         assert float((ours - expected).norm()) <= 1e-5 * float(expected.norm())
 
 
+CLIPPED = {"grpo": 3, "dr_grpo": 3, "dapo": 2, "cispo": 1, "gspo": 3}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_token_counts_as_clipped_where_the_clip_takes_its_gradient(loss: str) -> None:
+    """Ratios of 0.75, 1.25 and 3.5, which are 1.49 over a row, with the advantages 1, 0 and -1."""
+    tokens = TrainingRow([1], [5, 6, 7], [1] * 3, [0.0] * 3)
+    batch = batch_of([BatchRow(tokens, each, 1.0) for each in (1.0, 0.0, -1.0)], 0, "cpu", packed=False)
+    old = torch.tensor([[1.0, 0.75, 1.25, 3.5]] * 3).log().neg()
+    policy_loss = PolicyLoss(loss_of(SolverConfig.model_validate({"loss": loss})), 0.0, None)
+    _, measured = policy_loss.of_pass(batch, torch.zeros_like(old), old, old)
+    assert PassTotals(*measured.tolist()).clipped == CLIPPED[loss]
+    assert batch.references is None
+    # A pass without rows counts for nothing.
+    assert [batch_of([], 0, "cpu", packed=True)[place].tolist() for place in (2, 3)] == [[[0.0, 0.0]]] * 2
+
+
 PROMPT, TAIL = [40, 41, 42], [70, 71]
 
 

@@ -1,6 +1,7 @@
 """The verifier with its library and its process: what counts as equal, and what hostile answers cannot do."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -72,6 +73,10 @@ def test_a_killed_process_is_replaced() -> None:
     verifier, opened = BoxedVerifier(), len(list(OPENED.iterdir()))
     assert verifier.reward(box("6/2"), "3") == 1.0
     assert verifier.process is not None
+    limits = Path(f"/proc/{verifier.process}/limits").read_text()
+    assert re.search(r"core file size +0 +0 ", limits) and re.search(
+        r"address space +(2147483648 +){2}", limits
+    )
     os.kill(verifier.process, signal.SIGKILL)
     # Nothing is known of an answer that never reached the library; the next one finds a new process.
     assert verifier.reward(box("6/2"), "3") is None

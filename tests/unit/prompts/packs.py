@@ -74,6 +74,6 @@ TAUGHT_PACK = {
     "challenger_next": prompt_text("challenger_next", [], "next"),
     "challenger_invalid": prompt_text("challenger_invalid", [], "again"),
     "challenger_final": prompt_text("challenger_final", [], "task"),
-    "solver": prompt_text("solver", ["question"], '{"a": {"b": [1]}} \\boxed{A} {x} {{ question }}'),
+    "solver": prompt_text("solver", ["question"], '{"a": {"b": [1]}} \\boxed{A} {x} {{ question }}\n'),
 }
 """The smallest pack: a lexical judge, and a policy that learnt its protocol by training."""

@@ -6,14 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.base.errors import Finding
+import pytest
+
+from scope_selfplay.base.errors import Finding, PromptError
 from scope_selfplay.prompts.file import dissect, quarter_of_bytes
-from scope_selfplay.prompts.folder import check_pack
+from scope_selfplay.prompts.folder import check_pack, load_pack
 from scope_selfplay.prompts.pack import check_domain
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole, YamlMapping, read_mapping
-from tests.unit.prompts.packs import PROMPTS, REPOSITORY, copy_wikipedia, prompt_text, replace_in, write_pack
+from tests.unit.prompts.packs import PROMPTS, TAUGHT_PACK, copy_wikipedia, prompt_text, replace_in, write_pack
 
-GOLDEN = REPOSITORY / "tests" / "golden" / "problems.json"
+GOLDEN = PROMPTS.parent / "tests" / "golden" / "problems.json"
 
 
 def test_every_mistake_is_one_problem_with_its_file_line_and_advice(tmp_path: Path) -> None:
@@ -35,6 +37,19 @@ def test_every_mistake_is_one_problem_with_its_file_line_and_advice(tmp_path: Pa
     if os.environ.get("SCOPE_UPDATE_GOLDEN"):
         GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     assert found == cases
+
+
+def test_mistakes_come_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    mapping = read_mapping("\nname: Law!" + "\n" * 8 + "gates: entity\n", "a:b/domain.yaml")
+    assert isinstance(mapping, YamlMapping)
+    assert [each.where for each in check_domain(mapping, [])] == ["a:b/domain.yaml:2", "a:b/domain.yaml:10"]
+    solver = prompt_text("solver", ["question"], "{{ then }}\n{{ also }}\n{{ question }}")
+    pack = write_pack(tmp_path / "tiny", **TAUGHT_PACK | {"solver": solver})
+    assert [each.where.rpartition("/")[2] for each in check_pack(pack)] == ["solver.md:6", "solver.md:7"]
+    with pytest.raises(
+        PromptError, match=r"uses {{ then }}.* \(and 1 more: `scope prompts check` shows all\)$"
+    ):
+        load_pack(pack)
 
 
 def file_of(problem: Finding) -> str:
@@ -75,7 +90,7 @@ def test_files_and_folders_that_are_no_prompts_are_problems_but_hidden_ones_are_
     (pack / "notes").mkdir()
     (pack / "..2031_01_01").mkdir()
     (pack / "README.md").write_text("# About\n")
-    (pack / "grade-strict.md").write_bytes((pack / "grade.md").read_bytes())
+    (pack / "grade-strict.md").write_bytes((pack / "grade.md").read_bytes().replace(b"-\n", b"- \n"))
     (pack / "select.md").rename(pack / "choosing.md")
     (pack / "kustomization.yaml").unlink()
     found = {file_of(problem): problem.what for problem in check_pack(pack)}
@@ -98,9 +113,12 @@ def test_a_body_that_is_empty_over_its_budget_or_not_utf8_is_a_problem(tmp_path:
     broken, *problems = check_pack(pack)
     assert broken.where == f"{pack.as_posix()}/grade.md:{line}"
     assert broken.what == "is not UTF-8: byte 0xef; save the file as UTF-8"
+    empty = (
+        f"{pack.as_posix()}/challenger_final.md:6: has no text below its front matter; write the prompt there"
+    )
+    assert empty in map(str, problems)
     found = {file_of(problem): problem.what for problem in problems}
     assert found.keys() == {"challenger_final.md", "challenger_next.md"}
-    assert "has no text below its front matter" in found["challenger_final.md"]
     assert f"a challenger_next prompt has {budget}: cut about" in found["challenger_next.md"]
     tokens, more = map(int, re.findall(r"about (\d+)", found["challenger_next.md"]))
     assert tokens - more == budget and check_pack(PROMPTS / "wikipedia", lambda _: budget) == []

@@ -51,6 +51,8 @@ def test_place_and_line_ends_and_a_byte_order_mark_do_not_count_for_the_hash(tmp
     (pack / "kustomization.yaml").unlink()
     moved = pack.rename(tmp_path / "elsewhere")
     assert load_pack(moved).hash == load_pack(PROMPTS / "wikipedia").hash
+    (tmp_path / "linked").symlink_to(moved)
+    assert load_pack(tmp_path / "linked").domain.name == "linked"
 
 
 def test_a_domain_inherits_what_it_does_not_say(tmp_path: Path) -> None:
@@ -89,19 +91,21 @@ def test_a_change_in_an_extended_domain_changes_the_hash_unless_it_is_overridden
 
 def test_the_files_of_a_resolved_pack_load_alone_with_the_same_hash_and_name(tmp_path: Path) -> None:
     copy_wikipedia(tmp_path)
-    domain = EXTENDING + "task_types:\n  writing: {weight: 2.5}\n"
+    domain = "title: Öffentliches Recht\nextends: wikipedia\ntask_types:\n  writing: {weight: 2.5}\n"
     pack = load_pack(write_pack(tmp_path / "law", domain=domain, solver=solver_text("law")))
     copy = tmp_path / "runs" / "prompts"
     copy.mkdir(parents=True)
     for name, text in pack.files().items():
         (copy / name).write_text(text, encoding="utf-8")
-    assert load_pack(copy) == pack
-    assert load_pack(copy).hash == pack.hash
+    assert load_pack(copy) == pack and load_pack(copy).hash == pack.hash
+    assert pack.files()["domain.yaml"].startswith("name: law\ntitle: Öffentliches Recht\ngates:\n")
 
 
 def test_a_lexical_judge_needs_the_policys_prompts_only(tmp_path: Path) -> None:
     pack = load_pack(write_pack(tmp_path / "tiny", **TAUGHT_PACK))
     assert pack.domain.judge is JudgeKind.LEXICAL
+    # In every version, so that a run goes on.
+    assert pack.hash == "52a4511766bca642"
     # Braces of JSON and LaTeX stay.
     assert pack.render(PromptRole.SOLVER, question="who?") == '{"a": {"b": [1]}} \\boxed{A} {x} who?'
     assert PromptRole.GRADE not in pack.roles
@@ -138,8 +142,9 @@ def test_a_bare_name_is_a_shipped_pack_or_one_below_prompts_and_one_with_a_slash
     assert pack_path("wikipedia") == shipped_prompts() / "wikipedia" == PROMPTS / "wikipedia"
     assert pack_path("./wikipedia") == pack_path("wikipedia/") == Path("wikipedia")
     assert pack_path(str(Path("wikipedia").resolve())) == Path("wikipedia").resolve()
-    with pytest.raises(PromptError, match=r"prompts/math: no such folder"):
-        pack_path("prompts/math")
+    for name, said in (("prompts/math", "prompts/math: no such folder"), ("law", "is given with a slash$")):
+        with pytest.raises(PromptError, match=said):
+            pack_path(name)
     write_pack(Path("law"), domain=EXTENDING)
     with pytest.raises(PromptError, match=r"so write \./law$"):
         pack_path("law")

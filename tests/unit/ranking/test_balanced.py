@@ -22,11 +22,14 @@ from tests.unit.ranking.judges import biased, qualities
 SIZES_AND_CALLS = st.integers(2, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(n - 1, 3 * n * n)))
 
 
+@pytest.mark.parametrize("ridge", [None, 1.7])
 @pytest.mark.parametrize("offset", [None, 0.4])
 @pytest.mark.parametrize("level", [0.0, 0.6])
-def test_the_fit_is_the_ridge_solution(offset: float | None, level: float) -> None:
-    """Of the margins, and of the sums by their level, each without its mean; without the matches that failed."""
-    n, ridge, matches = 6, 1.7, balanced_matches(6, 11, random.Random(1))
+def test_the_fit_is_the_ridge_solution(ridge: float | None, offset: float | None, level: float) -> None:
+    """Of the margins, and of the sums by their level, each without its mean; without the matches that failed. The ridge
+    is that of the grid with the highest marginal likelihood.
+    """
+    n, matches = 6, balanced_matches(6, 11, random.Random(1))
     judge = biased(qualities(n, 3), 0.4, 0.8, 5)
     outcomes = [None if number in (2, 7) else judge(match) for number, match in enumerate(matches)]
     judged = [(match, outcome) for match, outcome in zip(matches, outcomes, strict=True) if outcome]
@@ -37,9 +40,18 @@ def test_the_fit_is_the_ridge_solution(offset: float | None, level: float) -> No
         totals[row, list(match)] = 1.0
     margins = np.array([first - second - (offset or 0.0) for _, (first, second) in judged])
     sums = np.array([first + second for _, (first, second) in judged])
-    rows = [contrasts, level**0.5 * (totals - totals.mean(axis=0)), ridge**0.5 * np.eye(n + 1)]
-    target = [margins, level**0.5 * (sums - sums.mean()), np.zeros(n + 1)]
-    expected = np.linalg.lstsq(np.vstack(rows), np.concatenate(target), rcond=None)[0][:n]
+    rows, target = contrasts, margins
+    if level:
+        rows = np.vstack([rows, level**0.5 * (totals - totals.mean(axis=0))])
+        target = np.concatenate([target, level**0.5 * (sums - sums.mean())])
+
+    def unlikeliness(ridge: float) -> float:
+        spread = np.eye(len(rows)) + rows @ rows.T / ridge
+        unexplained = target @ np.linalg.solve(spread, target)
+        return float(len(rows) * np.log(unexplained) + np.linalg.slogdet(spread)[1])
+
+    best = ridge or min(np.logspace(-6, 1, 29), key=unlikeliness)
+    expected = np.linalg.solve(rows.T @ rows + best * np.eye(n + 1), rows.T @ target)[:n]
     fitted = fit_margins(n, matches, outcomes, ridge=ridge, offset=offset, level=level)
     assert fitted == pytest.approx(list(expected))
 
@@ -123,6 +135,22 @@ def step_of(noise: float, mood: float, bias: float = 0.0, groups: int = 64) -> l
 def test_the_level_of_scores_counts_for_what_their_moods_leave(mood: float) -> None:
     # The variance of a difference over that of a sum.
     assert score_level(step_of(1.0, mood, groups=256)) == pytest.approx(1.0 / (1.0 + 2.0 * mood**2), abs=0.12)
+
+
+def test_a_level_is_found_by_what_the_strengths_leave_unexplained() -> None:
+    """By hand: strengths of 0.5, 0 and -0.5 leave 0.25 of each margin, so that noise is 3/16 and signal 3/8."""
+
+    def ring(*sums: float) -> tuple:
+        scores = [Outcome((total + m) / 2, (total - m) / 2) for total, m in zip(sums, MARGINS, strict=True)]
+        return [Match(0, 1), Match(1, 2), Match(2, 0)], scores
+
+    too_few = [([Match(0, 1)], [Outcome(3.0, 1.0)]), ([Match(0, 1)], [None])]
+    assert score_level([ring(4.0, 2.0, 1.5), *too_few]) == pytest.approx(8 / 15)
+    assert score_level([ring(3.5, 2.0, 2.0)]) == 1.0 and score_level([ring(1.0, 3.0, 3.5)]) == 0.0
+    assert score_level([tuple(each[:2] for each in ring(4.0, 2.0, 1.5)), *too_few]) == 0.0
+
+
+MARGINS = (0.75, 0.75, -0.75)
 
 
 def test_a_step_is_fitted_with_the_offset_and_the_level_of_its_judge() -> None:

@@ -110,6 +110,9 @@ def test_ties_share_their_mean_rank_and_who_is_judged_alone_gets_what_equals_get
     assert rank_rewards([3.0, 1.0, 3.0, None, 0.0]) == pytest.approx([5 / 6, 1 / 3, 5 / 6, None, 0.0])
     assert rank_rewards([2.0, 2.0]) == [0.5, 0.5] and rank_rewards([None, 4.0]) == [None, 0.5]
     assert min_max([None, 4.0]) == [None, 0.0]
+    # Those below stand at 0, a step under the weakest.
+    assert min_max([3.0, 0.0, None, 1.0], 0.5, below=2) == [0.9, 0.3, None, 0.5]
+    assert min_max([3.0, 3.0], 1.0, below=1) == [0.5, 0.5]
     assert min_max([]) == rank_rewards([]) == []
 
 
@@ -118,7 +121,7 @@ GROUPS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=4), 
 
 
 def test_a_group_is_flat_when_two_known_rewards_or_more_are_equal() -> None:
-    flat, others = ([0.1 + 0.2, 0.3], [None, 0.5, 0.5]), ([0.3, 0.30001], [None, 0.5], [])
+    flat, others = ([0.1 + 0.2, 0.3], [None, 0.5, 0.5], [1e-9, 0.0]), ([0.3, 0.30001], [None, 0.5], [])
     assert all(map(is_flat, flat)) and not any(map(is_flat, others))
 
 

@@ -165,6 +165,7 @@ def test_a_live_board_shows_nobody_first_much_more_often_than_second() -> None:
 
 def test_a_live_board_does_not_wait_for_verdicts() -> None:
     board = LiveLeaderboard()
+    assert board.strengths() == []
     open_matches = [match for entrant in (4, 2, 7) for match in board.join(entrant)]
     assert len(open_matches) == 3
     assert board.strengths() == [None] * 8

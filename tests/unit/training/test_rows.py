@@ -73,7 +73,8 @@ def test_a_growing_conversation_is_one_row(
     first: tuple[int, ...], parts: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     turns = growing(first, parts)
-    (row,) = rows_from(rollout_of(turns)).rows
+    (row,), split = rows_from(rollout_of(turns))
+    assert not split
     whole = turns[-1].prompt_ids + turns[-1].ids
     assert tuple(row.prompt_ids + row.completion_ids) == whole and tuple(row.prompt_ids) == first
     sampled = [each for turn in turns for each in turn.ids]
@@ -177,7 +178,8 @@ TABLES = st.lists(
 )
 
 
-def test_padded_passes_are_as_few_as_fit_and_the_one_that_computes_most_is_first() -> None:
+def test_passes_are_as_few_as_fit_and_the_one_that_computes_most_is_first() -> None:
+    assert cut_passes([[4, 4]], 8, packed=True) == [[[0, 1]]]
     assert cut_passes([[15, 10, 1]], 20, packed=False) == [[[1, 2], [0]]]
 
 
