@@ -225,8 +225,7 @@ def score_level(groups: Iterable[JudgedMatches], *, offset: float = 0.0) -> floa
     """
     totals = sum((_moments(*group, offset) for group in groups), start=np.zeros(7))
     residual, freedom, product, fitted, error, power, count = map(float, totals)
-    # Degrees of freedom are whole, to within rounding.
-    if freedom < 0.5:
+    if freedom < 0.5:  # They are whole, to within rounding.
         return 0.0
     noise = residual / freedom
     signal = fitted - noise * error

@@ -198,6 +198,7 @@ def _reply_of(worker: subprocess.Popen[bytes]) -> bool | None:
         return None
     reply = worker.stdout.read(1)
     if not reply:
+        worker.kill()
         worker.wait()
         return None
     return reply == _YES

@@ -329,7 +329,7 @@ class _ShareNote(BaseModel):
 def is_done(folder: StageFolder, done: Path) -> bool:
     """Whether a worker was through with its share, and the folders by which it judged that are all still there."""
     told = read_value(done, _ShareNote, "remove it: what its worker made is looked through again")
-    return told is not None and set(told.folders) <= {share.path.name for share in share_folders(folder)}
+    return told is not None and {share.path.name for share in share_folders(folder)}.issuperset(told.folders)
 
 
 def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:

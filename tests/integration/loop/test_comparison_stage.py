@@ -1,4 +1,4 @@
-"""`compare` on disk, with a scripted policy and a judge that counts: what is asked, kept, reused and tried again."""
+"""`compare` and `tasks` on disk, with scripted policies and a judge that counts: what is asked, kept, tried again."""
 
 import json
 import re
@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import JudgeError, UserError
+from scope_selfplay.base.errors import CorpusError, JudgeError, UserError
 from scope_selfplay.base.sampling import ScriptedModel
 from scope_selfplay.base.terminal import LineProgress
-from scope_selfplay.base.values import Comparison, Role, Rollout, RolloutStatus, Verdict
+from scope_selfplay.base.values import (
+    Candidate,
+    Comparison,
+    Criterion,
+    Document,
+    Reason,
+    Role,
+    Rollout,
+    RolloutStatus,
+    Rubric,
+    Verdict,
+)
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import dialect
@@ -19,20 +30,21 @@ from scope_selfplay.evaluation import evaluate
 from scope_selfplay.evaluation.contestants import Contestant
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.protocol import GradeQuestion, Question, Reply
+from scope_selfplay.judge.protocol import GradeQuestion, Question, Reply, RubricQuestion
 from scope_selfplay.policy.conversation import PolicyFormat
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.run import Run
-from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.stages.compare import compare
+from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.work import check_turn
 from scope_selfplay.store.files import read_records, write_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage, StageManifest, publish_manifest
 from tests.unit.evaluation.contestants import UNREADABLE, candidate
 from tests.unit.evaluation.test_rating import Reader
 from tests.unit.run.test_candidate import Down
+from tests.unit.stages.test_swap import Library
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[3] / "prompts" / "embedded")
@@ -53,6 +65,9 @@ class Counting(Reader):
             self.graded += 1
             met = len(question.answer.split()) > 1
             return Reply(met, Verdict(value=met))
+        if isinstance(question, RubricQuestion):
+            rubric = Rubric(task_id=question.task.id, criteria=(Criterion(text="Says two words."),))
+            return Reply(rubric, Verdict(value=True))
         found = await super().ask(question)
         return Reply(None, UNREADABLE) if self.compared in self.unreadable else found
 
@@ -61,6 +76,7 @@ class Scripted(Run):
     """A run whose Solver S_t answers with t + 1 words; `down` lists checkpoints without an engine."""
 
     down: frozenset[str] = frozenset()
+    greedy = True
     words: dict[str, int] = {}  # noqa: RUF012  one per test
 
     @cached_property
@@ -69,21 +85,24 @@ class Scripted(Run):
 
     @cached_property
     def context(self) -> RunContext:
-        return RunContext(self.config, self.pack, NothingToSearch(), MeteredJudge(Counting()), ())
+        return RunContext(self.config, self.pack, Library(), MeteredJudge(Counting()), ())
 
     def solver(self, iteration: int) -> Policy:
         return Policy(f"S_{iteration}", self.folder.path)
 
     def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
-        assert greedy, "checkpoints are compared by their likeliest tokens"
+        assert greedy is self.greedy, "checkpoints are compared by their likeliest tokens"
         return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
     def engine(self, policy: Policy, role: Any) -> Any:
         if policy.name in self.down:
             return Down()
+        if role is Role.CHALLENGER:
+            says = ["<search>heron</search>", "<task>Which is ODD?</task>", "<task>Which is even?</task>"]
+            return ScriptedModel(self.codec, lambda text, key: says[key[-1] and 1 + ("ODD" not in text)])
         words = self.words.get(policy.name, int(policy.name[2:]) + 1)
-        answer = f"<answer>{' '.join(['word'] * words)}</answer>"
-        return ScriptedModel(self.codec, lambda *_: answer, identity=policy.name)
+        answers = [f"<answer>{' '.join(['word'] * count)}</answer>" for count in (words, 2)]
+        return ScriptedModel(self.codec, lambda text, _: answers["ODD" in text], identity=policy.name)
 
 
 def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
@@ -271,3 +290,37 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path) -> None:
     # The same run without the rule goes on.
     free = run_of(tmp_path, "compare.stop=never")
     assert free.config.hash == run.config.hash and free.stop_reason(1) is None
+
+
+def test_tasks_are_made_until_enough_lie_in_the_window(tmp_path: Path) -> None:
+    """S_0's answers meet the criterion where the document is odd."""
+    said: list[str] = []
+    settings = [
+        "tasks.low=0.5",
+        "tasks.high=1",
+        "tasks.target=3",
+        "tasks.rollouts=2",
+        "tasks.search_turns={1: 1}",
+    ]
+    for name, odd in (("none", "even"), ("half", "ODD")):
+        run = run_of(tmp_path / name, *settings, "judge.canaries.rate=0.2", "challenger.freeze_after=0")
+        run.progress, run.greedy = LineProgress(said.append, every=-1.0), False
+        documents = [Document(id=f"d{n}", title="T", text=odd if n % 2 else "even") for n in range(40)]
+        write_records(run.folder.corpus, documents)
+        if name == "none":
+            counts = (
+                r"only 0 of 12 candidates were accepted, 256 are needed \(too_hard 12\); add documents, widen"
+            )
+            with pytest.raises(CorpusError, match=counts):
+                make_tasks(run, 1)
+    make_tasks(run, 1)
+    folder = run.folder.stage(1, Stage.TASKS)
+    kept = read_records(folder.candidates, Candidate)
+    odd_ones = [int(each.provenance.document_id[1:]) % 2 == 1 for each in kept]
+    assert (
+        [each.reason is Reason.ACCEPTED for each in kept] == odd_ones and sum(odd_ones) == 3 and odd_ones[-1]
+    )
+    assert said.count("iteration 1: make tasks ...") == 2
+    assert any(line.startswith("iteration 1: make tasks: 0/3 of 1 candidates, canaries 1/4") for line in said)
+    assert said[-2].startswith(f"iteration 1: make tasks: 3 of {len(kept)} candidates accepted (")
+    assert json.loads(folder.target.read_text()) == {"accepted": 3, "target": 3}

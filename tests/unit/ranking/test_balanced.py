@@ -141,16 +141,14 @@ def test_a_level_is_found_by_what_the_strengths_leave_unexplained() -> None:
     """By hand: strengths of 0.5, 0 and -0.5 leave 0.25 of each margin, so that noise is 3/16 and signal 3/8."""
 
     def ring(*sums: float) -> tuple:
-        scores = [Outcome((total + m) / 2, (total - m) / 2) for total, m in zip(sums, MARGINS, strict=True)]
+        both = zip(sums, (0.75, 0.75, -0.75), strict=True)
+        scores = [Outcome((total + margin) / 2, (total - margin) / 2) for total, margin in both]
         return [Match(0, 1), Match(1, 2), Match(2, 0)], scores
 
     too_few = [([Match(0, 1)], [Outcome(3.0, 1.0)]), ([Match(0, 1)], [None])]
     assert score_level([ring(4.0, 2.0, 1.5), *too_few]) == pytest.approx(8 / 15)
     assert score_level([ring(3.5, 2.0, 2.0)]) == 1.0 and score_level([ring(1.0, 3.0, 3.5)]) == 0.0
     assert score_level([tuple(each[:2] for each in ring(4.0, 2.0, 1.5)), *too_few]) == 0.0
-
-
-MARGINS = (0.75, 0.75, -0.75)
 
 
 def test_a_step_is_fitted_with_the_offset_and_the_level_of_its_judge() -> None:
