@@ -192,7 +192,7 @@ async def test_an_answer_that_speaks_to_the_judge_loses_against_one_that_does_no
     judge_over: JudgeOver, claims: str, share: float
 ) -> None:
     """The first one wins where only answers count."""
-    first, second = (rollout.answer or "" for rollout in PAIR[1:])
+    first = PAIR[1].answer or ""
 
     def said(request: ServedRequest) -> ServedReply:
         if request.body["structured_outputs"] != {"choice": ["Yes", "No"]}:
