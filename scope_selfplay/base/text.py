@@ -89,11 +89,6 @@ def plain(text: str) -> str:
     return text if text.isascii() else text.translate(_PLAIN)
 
 
-def plain_places(text: str) -> list[int]:
-    """For every character of `plain(text)`, where in the text it comes from."""
-    return [place for place, each in enumerate(text) for _ in _PLAIN[ord(each)]]
-
-
 def is_blank(text: str) -> bool:
     """Whether a text says nothing: no letter, digit or symbol among white space, punctuation and the invisible."""
     return not any(each.isalnum() or _is_symbol(each) for each in plain(text))
@@ -196,21 +191,18 @@ def clean(text: str, tags: ControlTags = FAMILIES) -> str:
     if not text.isascii():
         text = encodable(text)
     text = without_controls(text)
-    folded = plain(text) if may_hold(text, tags) else ""
+    # A quick look before the slow one: most texts hold no character that could begin a tag, in whatever form.
+    folded = plain(text) if tags.forms.search(text) else ""
     spans = list(tags.spans(folded))
     if not spans:
         return text
-    places = range(len(text)) if text is folded else plain_places(text)
+    # For every character of the plain form, where in the text it comes from.
+    places = [place for place, each in enumerate(text) for _ in _PLAIN[ord(each)]]
     characters = list(text)
     for start, end in spans:
         for place in range(start, end):
             characters[places[place]] = tags.harmless(folded[place])
     return "".join(characters)
-
-
-def may_hold(text: str, tags: ControlTags = FAMILIES) -> bool:
-    """Whether a text holds a character that could begin a tag, in whatever form: a quick look before the slow one."""
-    return tags.forms.search(text) is not None
 
 
 def clean_line(text: str) -> str:

@@ -67,10 +67,6 @@ class ChatCodec:
             self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
-    def text_ids(self, text: str) -> tuple[int, ...]:
-        """The ids of somebody's text: none of them is a special token."""
-        return self._encode(text, special=False)
-
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, without special tokens."""
         if not texts:
@@ -87,7 +83,7 @@ class ChatCodec:
         return list(map(len, encoded))
 
     def count(self, text: str) -> int:
-        return len(self.text_ids(text))
+        return len(self._encode(text, special=False))
 
     def truncate(self, text: str, max_tokens: int) -> str:
         encoded = self.tokenizer(

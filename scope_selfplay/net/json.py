@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.text import encodable
 
 Kind = TypeVar("Kind")
 
@@ -43,7 +44,8 @@ def read_value(text: str, start: int) -> tuple[object, int]:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if "\\u" in text[start:end] and not is_encodable(json.dumps(value, ensure_ascii=False)):
+    written = json.dumps(value, ensure_ascii=False) if "\\u" in text[start:end] else ""
+    if encodable(written) != written:
         raise ValueError("a string holds half a surrogate pair")
     return value, end
 
@@ -88,15 +90,6 @@ def given_lines(
 def whole_number(value: object) -> int:
     """A count that somebody else reports; 0 for what is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def is_encodable(text: str) -> bool:
-    """Whether the text can be written as UTF-8, that is, holds no half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _skip_space(text: str, start: int) -> int:

@@ -150,13 +150,6 @@ async def serve_until_stopped(
         await stopped.wait()
 
 
-def has_key(request: Request, key: str | None) -> bool:
-    """Whether a request brings `key` as its bearer token; any does where there is none."""
-    # Starlette shows the bytes of a header as latin-1; clients send UTF-8.
-    given = request.headers.get("authorization", "").encode("latin-1")
-    return key is None or hmac.compare_digest(given, f"Bearer {key}".encode())
-
-
 class NoBrowsers:
     """Wraps a server that programs ask, listening at `host`: a web page in somebody's browser gets nothing from it.
 
@@ -325,7 +318,9 @@ def endpoint(handler: Handler, api_key: str | None = None, counted: ServerMetric
     """
 
     async def answer(request: Request) -> ASGIApp:
-        if not has_key(request, api_key):
+        # Starlette shows the bytes of a header as latin-1; clients send UTF-8.
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if api_key is not None and not hmac.compare_digest(given, f"Bearer {api_key}".encode()):
             return refuse(401, "an API key is needed", {"WWW-Authenticate": "Bearer"})
         began = time.perf_counter()
         try:

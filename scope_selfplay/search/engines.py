@@ -1,6 +1,6 @@
 """Search engines of somebody else that hold a run's passages, as searchers: asked in their words, never written to.
 
-async with open_engine(settings, client, expected_identity=None) as searcher:
+async with ENGINES[settings.name](settings, client, expected_identity=None) as searcher:
     passages = await searcher.search("Aldmoor", 3)
 """
 
@@ -28,6 +28,7 @@ from retrieval.encoder import (
 )
 from retrieval.folder import ENCODER_SETTINGS
 from scope_selfplay.base.errors import ConfigError, SearchError
+from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import Document, Passage
 from scope_selfplay.config.base import EngineConfig, PassageField
 from scope_selfplay.net.client import Client
@@ -57,10 +58,10 @@ class EngineSearcher(RemoteSearcher):
         self._place = quote(settings.index or "", safe="")
 
     async def search(self, query: str, topk: int) -> list[Passage]:
-        return await self._read(self._passages(_encodable(query), topk))
+        return await self._read(self._passages(encodable(query), topk))
 
     async def document(self, passage_id: str) -> Document | None:
-        return await self._read(self._document(_encodable(passage_id)))
+        return await self._read(self._document(encodable(passage_id)))
 
     @abstractmethod
     async def _held(self) -> tuple[int, str]:
@@ -202,11 +203,6 @@ ENGINES: Mapping[str, type[EngineSearcher]] = {
 """By the names that `EngineConfig` knows."""
 
 
-def open_engine(settings: EngineConfig, client: Client, *, expected_identity: str | None) -> EngineSearcher:
-    """The searcher of the engine that the settings name."""
-    return ENGINES[settings.name](settings, client, expected_identity=expected_identity)
-
-
 # A trainer begins an event loop, and opens its searcher, in every step.
 @lru_cache(maxsize=2)
 def open_query_encoder(source: str) -> tuple[Encoder, str]:
@@ -225,8 +221,3 @@ def open_query_encoder(source: str) -> tuple[Encoder, str]:
     with tempfile.TemporaryDirectory() as folder:
         prepare_encoder(source, FAMILIES[family], Backend.ONNX, Path(folder))
         return open_encoder(Path(folder)), encoder_hash(Path(folder))
-
-
-def _encodable(text: str) -> str:
-    """Half a surrogate pair is no UTF-8."""
-    return text.encode("utf-8", "replace").decode()

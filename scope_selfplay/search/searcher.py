@@ -25,7 +25,7 @@ from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.net.guard import secret
 from scope_selfplay.net.loops import PerLoop, at_once
-from scope_selfplay.search.engines import open_engine
+from scope_selfplay.search.engines import ENGINES
 from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folder import RunFolder
 
@@ -310,4 +310,4 @@ def _client(
     if key and ":" in key and engine.name != "qdrant":
         scheme, key = "Basic", b64encode(key.encode()).decode()
     client = Client(settings.url, what="search.url", token=key, scheme=scheme, **told)
-    return open_engine(engine, client, expected_identity=expected)
+    return ENGINES[engine.name](engine, client, expected_identity=expected)
