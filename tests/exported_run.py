@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scope_selfplay.report.export import FORMATS, export_tasks
-from scope_selfplay.store.card import write_run_card
+from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, write_run
@@ -15,7 +15,7 @@ def write_finished_run(path: Path) -> RunFolder:
     for iteration in range(3):
         for stage in (Stage.TASKS, Stage.COMPARE):
             finish(made, iteration, stage)
-    write_run_card(made, "demo")
+    (made.path / CARD).write_text(run_card(made, "demo"))
     return made
 
 

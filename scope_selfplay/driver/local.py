@@ -10,7 +10,7 @@ from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger, train_solver
-from scope_selfplay.store.card import write_run_card
+from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import Stage
 
@@ -32,7 +32,7 @@ def run_all(run: Run) -> dict[str, object]:
             if stage is Stage.COMPARE:
                 summary = summarise(run)
                 write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
-                write_run_card(run.folder, run.config.name)
+                write_atomic(run.folder.path / CARD, run_card(run.folder, run.config.name))
                 reason = run.stop_reason(iteration) if iteration else None
                 if reason is not None:
                     run.progress.say(reason)

@@ -156,7 +156,7 @@ def sample_judgements(
 
 def _gates(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
     names = [row["one"] for row in rows]
-    by_id = {made.id: made for made in _records(reader, RecordKind.CANDIDATES, "id", names)}
+    by_id = {made.id: made for made in reader.with_ids(RecordKind.CANDIDATES, "id", names)}
     documents = reader.documents({made.provenance.document_id for made in by_id.values()})
     for row in rows:
         made, gate = by_id[row["one"]], Gate(row["other"])
@@ -167,8 +167,8 @@ def _gates(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgem
 
 def _grades(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
     names = [row["one"] for row in rows]
-    grades = {each.rollout_id: each for each in _records(reader, RecordKind.GRADES, "rollout_id", names)}
-    rollouts = {each.id: each for each in _records(reader, RecordKind.ROLLOUTS, "id", names)}
+    grades = {each.rollout_id: each for each in reader.with_ids(RecordKind.GRADES, "rollout_id", names)}
+    rollouts = {each.id: each for each in reader.with_ids(RecordKind.ROLLOUTS, "id", names)}
     tasks = _tasks(reader, [each.subject_id for each in rollouts.values()])
     for row in rows:
         rollout, number = rollouts.get(row["one"]), int(row["other"])
@@ -183,8 +183,8 @@ def _comparisons(
     reader: RunReader, rows: Sequence[dict[str, Any]], in_training: Style | None
 ) -> Iterator[Judgement]:
     names = [row[side] for row in rows for side in ("one", "other")]
-    rollouts = {each.id: each for each in _records(reader, RecordKind.ROLLOUTS, "id", names)}
-    met = _records(reader, RecordKind.COMPARISONS, "first_id", [row["one"] for row in rows])
+    rollouts = {each.id: each for each in reader.with_ids(RecordKind.ROLLOUTS, "id", names)}
+    met = reader.with_ids(RecordKind.COMPARISONS, "first_id", [row["one"] for row in rows])
     compared: dict[tuple[str, str], Comparison] = {(each.first_id, each.second_id): each for each in met}
     tasks = _tasks(reader, [each.subject_id for each in rollouts.values()])
     for row in rows:
@@ -242,16 +242,10 @@ def _style_in_training(config: RunConfig) -> Style | None:
 
 def _tasks(reader: RunReader, task_ids: Sequence[str]) -> dict[str, Candidate]:
     """The candidates of tasks; one with a rubric before others."""
-    found = _records(reader, RecordKind.CANDIDATES, "task.id", task_ids)
+    found = reader.with_ids(RecordKind.CANDIDATES, "task.id", task_ids)
     return {
         made.task.id: made for made in sorted(found, key=lambda each: each.rubric is not None) if made.task
     }
-
-
-def _records(reader: RunReader, kind: RecordKind, column: str, ids: Sequence[str]) -> list[Any]:
-    wanted = list(dict.fromkeys(ids))
-    marks = ", ".join("?" * len(wanted))
-    return list(reader.records(kind, f"{column} IN ({marks})", wanted)) if wanted else []
 
 
 def _planned(

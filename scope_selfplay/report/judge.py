@@ -3,7 +3,6 @@ and how far it agrees with people, with what these did.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table
@@ -124,10 +123,10 @@ def _labels(reader: RunReader, verdicts: Iterable[HumanVerdict]) -> Iterator[tup
     said = [verdict for verdict in verdicts if verdict.value is not None]
     tasks, rollouts = ([getattr(verdict, name) for verdict in said] for name in ("task_id", "rollout_id"))
     candidates: dict[str, Candidate] = {
-        each.task.id: each for each in _records(reader, RecordKind.CANDIDATES, "task.id", tasks)
+        each.task.id: each for each in reader.with_ids(RecordKind.CANDIDATES, "task.id", tasks)
     }
     grades: dict[str, Grade] = {
-        each.rollout_id: each for each in _records(reader, RecordKind.GRADES, "rollout_id", rollouts)
+        each.rollout_id: each for each in reader.with_ids(RecordKind.GRADES, "rollout_id", rollouts)
     }
     for verdict in said:
         candidate = candidates.get(verdict.task_id)
@@ -164,12 +163,6 @@ def _labels_of_comparisons(reader: RunReader, compared: Sequence[HumanComparison
 def _winner(outcome: Outcome) -> bool | None:
     """Whether the first is better; None is a tie."""
     return None if outcome.first == outcome.second else outcome.first > outcome.second
-
-
-def _records(reader: RunReader, kind: RecordKind, column: str, ids: Sequence[str]) -> Iterator[Any]:
-    if ids:
-        marks = ", ".join("?" * len(ids))
-        yield from reader.records(kind, f"{column} IN ({marks})", ids)
 
 
 def _duels(comparisons: Iterable[HumanComparison]) -> Iterator[str]:

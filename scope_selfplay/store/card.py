@@ -16,7 +16,6 @@ import yaml
 from scope_selfplay import __version__
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage
 from scope_selfplay.store.ratings import kept_solver, read_fork, shared_words
 
@@ -71,11 +70,6 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
         common = [f"- {name}: `{provenance[name]}`" for name in _COMMON if provenance[name] not in ("", None)]
         lines += [*funnel, "", "## Provenance", "", *common, ""]
     return "\n".join([*lines, "## Before use", "", _CAUTION])
-
-
-def write_run_card(folder: RunFolder, run: str) -> None:
-    """Write the run's `README.md`."""
-    write_atomic(folder.path / CARD, run_card(folder, run))
 
 
 def run_card(folder: RunFolder, run: str) -> str:

@@ -97,13 +97,10 @@ class HumanFolder(RunFolder):
     def comparisons(self) -> list[HumanComparison]:
         return read_records(self._comparisons, HumanComparison)
 
-    def add_verdicts(self, said: Sequence[HumanVerdict]) -> None:
-        with self.opened(), Appender(self._verdicts) as verdicts:
-            verdicts.append(*said)
-
-    def add_comparison(self, comparison: HumanComparison) -> None:
-        with self.opened(), Appender(self._comparisons) as comparisons:
-            comparisons.append(comparison)
+    def keep(self, said: HumanVerdict | HumanComparison) -> None:
+        file = self._verdicts if isinstance(said, HumanVerdict) else self._comparisons
+        with self.opened(), Appender(file) as kept:
+            kept.append(said)
 
     def add(
         self, iteration: int, candidate: Candidate, rollouts: Sequence[Rollout], grades: Sequence[Grade]
