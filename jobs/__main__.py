@@ -29,7 +29,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError, UserError
-from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.base.terminal import (
+    end_on_sigterm,
+    quiet_libraries,
+    run_command,
+    shown_progress,
+    with_options,
+)
 from scope_selfplay.store.folder import Stage, is_whole, publish_model
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ _PATH = click.Path(path_type=Path)
 _say = partial(click.echo, err=True)
 
 # Where the manifests mount things; every option can name another place.
-_RUN = (
+_RUN = with_options(
     click.option(
         "--config", type=_PATH, default="/etc/scope/run/run.yaml", show_default=True, help="The run's config."
     ),
@@ -51,8 +57,8 @@ _RUN = (
     ),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
 )
-_STAGE = (
-    *_RUN,
+_STAGE = with_options(
+    _RUN,
     click.option("--iteration", type=click.IntRange(min=0), required=True),
     click.option("--attempt", type=click.IntRange(min=1), default=1, show_default=True),
 )
@@ -67,15 +73,6 @@ _PROCESSES = click.option(
 )
 
 
-def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
 @click.group()
 @click.pass_context
 def jobs(context: click.Context) -> None:
@@ -86,7 +83,7 @@ def jobs(context: click.Context) -> None:
 
 
 @jobs.command()
-@_with(_STAGE)
+@_STAGE
 @click.option("--shard", metavar="I/N", help="Make the tasks of worker I of N, from 0; publishes nothing.")
 @click.option("--collect", is_flag=True, help="Collect what the workers made, and publish it.")
 def make_tasks(shard: str | None, collect: bool, **options: Any) -> None:
@@ -108,14 +105,14 @@ def make_tasks(shard: str | None, collect: bool, **options: Any) -> None:
 
 
 @jobs.command()
-@_with(_STAGE)
+@_STAGE
 def compare(**options: Any) -> None:
     """The stage `compare`: S_N answers the held-out tasks and is compared with the checkpoints before it."""
     do_stage(Stage.COMPARE, **options)
 
 
 @jobs.command()
-@_with(_STAGE)
+@_STAGE
 @_PROCESSES
 def train_challenger(**options: Any) -> None:
     """The stage `challenger`: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
@@ -123,7 +120,7 @@ def train_challenger(**options: Any) -> None:
 
 
 @jobs.command()
-@_with(_STAGE)
+@_STAGE
 @_PROCESSES
 def train_solver(**options: Any) -> None:
     """The stage `solver`: GRPO of the Solver from S_{N-1} on the kept tasks."""
@@ -294,7 +291,7 @@ def _wait_for(inputs: Sequence[Path], patience: float) -> None:
 
 
 @jobs.command()
-@_with(_RUN)
+@_RUN
 @_PROCESSES
 @click.option("--out", type=_PATH, required=True, help="Folder of the trained model.")
 @click.option(
@@ -366,7 +363,7 @@ def warm_start(
 
 
 @jobs.command()
-@_with(_RUN)
+@_RUN
 @click.option(
     "--only-iteration", type=click.IntRange(min=1), help="This iteration alone; those before must be done."
 )

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from scope_selfplay import DEFAULT_CONFIG, __version__
-from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
+from scope_selfplay.base.terminal import (
+    end_on_sigterm,
+    quiet_libraries,
+    run_command,
+    shown_progress,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from scope_selfplay.config.run import RunConfig
@@ -90,17 +96,14 @@ def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
         options = {key: value for key, value in given.items() if value is not None}
         command(settings=load_config(config or DEFAULT_CONFIG, overrides, options=options), **others)
 
-    called: Callable[..., None] = with_settings
-    for option in (
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
-        click.option("--seed", type=int, default=None, help="Seed of every random draw."),
-        click.option("--name", default=None, help="Run id; results lie in ROOT/NAME."),
+    return with_options(
         click.option(
             "--config", type=click.Path(path_type=Path), default=None, help="YAML file of settings."
         ),
-    ):
-        called = option(called)
-    return called
+        click.option("--name", default=None, help="Run id; results lie in ROOT/NAME."),
+        click.option("--seed", type=int, default=None, help="Seed of every random draw."),
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
+    )(with_settings)
 
 
 runs_root = click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from statistics import fmean
 from threading import current_thread, main_thread
 from types import FrameType
@@ -294,6 +295,14 @@ def show_findings(findings: Iterable[Finding]) -> None:
         click.echo(f"{click.style(f'{word:4}', fg=colour)} {printable(each.where)}: {printable(each.what)}")
         if each.advice and each.state is not State.OK:
             click.echo(f"     {printable(each.advice)}")
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """The options of several commands as one decorator, in the order in which help lists them."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def end_on_sigterm() -> None:

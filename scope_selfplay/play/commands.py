@@ -4,7 +4,7 @@ import asyncio
 import getpass
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, UserError
-from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress
+from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress, with_options
 from scope_selfplay.base.text import one_line
 from scope_selfplay.judge.commands import judge
 
@@ -185,35 +185,26 @@ def user_name() -> str:
         return "person"
 
 
-def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
-    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in options:
-            command = option(command)
-        return command
-
-    return with_options
-
-
-_SESSION = _options(
+_SESSION = with_options(
+    click.option(
+        "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
+    ),
     click.option(
         "--answers",
         type=_PATH,
         metavar="FILE",
         help="Replies from a file, one a line, instead of the terminal.",
     ),
-    click.option(
-        "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
-    ),
 )
-_ROLE = _options(
+_ROLE = with_options(
+    _SESSION,
+    click.option("--domain", metavar="D", help="Prompt pack; without it the run's own."),
+    click.option("--run", "run_name", metavar="RUN", help="A run folder, or a name under runs/."),
+    click.option("--root", type=_PATH, default=Path("runs"), show_default=True),
+    click.option("--config", type=_PATH, help="YAML file of settings (without --run)."),
     click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting (without --run)."
     ),
-    click.option("--config", type=_PATH, help="YAML file of settings (without --run)."),
-    click.option("--root", type=_PATH, default=Path("runs"), show_default=True),
-    click.option("--run", "run_name", metavar="RUN", help="A run folder, or a name under runs/."),
-    click.option("--domain", metavar="D", help="Prompt pack; without it the run's own."),
-    _SESSION,
 )
 
 
@@ -231,7 +222,7 @@ def play() -> None:
 @click.option("--task", metavar="ID", help="A task of the run; without it one that nobody has answered.")
 def play_solver(task: str | None, **options: Any) -> None:
     """Answer a task: search and answer as the Solver does, then see how the judge grades it."""
-    from scope_selfplay.play.policy import answer_task
+    from scope_selfplay.play.places import answer_task
 
     with _session(**options) as session:
         asyncio.run(answer_task(session, task))
@@ -253,7 +244,7 @@ def play_challenger(
     document: str | None, task_type: str | None, turns: int | None, tries: int, **options: Any
 ) -> None:
     """Write a task about a document: search as the Challenger does, then see gates, rubric and the Solver's tries."""
-    from scope_selfplay.play.policy import write_task
+    from scope_selfplay.play.places import write_task
 
     with _session(**options) as session:
         asyncio.run(write_task(session, document, task_type, turns, tries))
@@ -286,7 +277,7 @@ def play_judge(
     from scope_selfplay.config.load import load_config
     from scope_selfplay.judge.fences import fence_key
     from scope_selfplay.judge.questions import JudgePrompts
-    from scope_selfplay.play.judge import asked_on, pairs_left, put_to_person, sampled
+    from scope_selfplay.play.places import asked_on, pairs_left, put_to_person, sampled
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import with_judge_prompts
     from scope_selfplay.store.human import HumanFolder

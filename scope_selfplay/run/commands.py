@@ -5,7 +5,7 @@ import copy
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import click
 
 from retrieval.commands import index as of_the_retriever
 from scope_selfplay.base.errors import ConfigError, did_you_mean
-from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress
+from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress, with_options
 from scope_selfplay.base.values import CorpusReader, Document, ToolCall
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
@@ -173,14 +173,11 @@ def tools() -> None:
     """List the tools that a config gives the Solver, and call one."""
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
-        click.option("--config", type=click.Path(path_type=Path), help="YAML file of settings."),
-    ):
-        command = option(command)
-    return command
+_options = with_options(
+    click.option("--config", type=click.Path(path_type=Path), help="YAML file of settings."),
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
 
 
 @tools.command("ls")
