@@ -100,7 +100,9 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
                 )
             # A finished index may lie where nothing can be written any more, and nothing has to be.
             if not (folder / MANIFEST).exists():
-                stack.enter_context(lock_folder(folder))
+                warn = partial(print, file=sys.stderr, flush=True)
+                held = folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=LOCK_TIMEOUT)
+                stack.enter_context(held)
             if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
                 # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
                 write_atomic(folder / RECIPE, recipe.model_dump_json(indent=1) + "\n")
@@ -113,14 +115,6 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
         if found := difference(read_recipe(folder), recipe):
             raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
         yield index_folder.read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
-    warn = partial(print, file=sys.stderr, flush=True)
-    with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=LOCK_TIMEOUT):
-        yield
 
 
 def read_recipe(folder: Path) -> Recipe:

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,17 +45,13 @@ def read_questions(path: Path) -> list[str]:
 
 def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:
     """Cut each document's text to pieces of at most `size` words; a text without any gives no piece."""
-    chunker = Chunker(size, _count_words)
+    # DPR's passages are 100 words each.
+    chunker = Chunker(size, lambda texts: [len(text.split()) for text in texts])
     for document in documents:
         # A title has no part in the size.
         pieces = chunker.cut(document.model_copy(update={"title": ""})) if document.text.strip() else []
         for piece in pieces:
             yield piece.model_copy(update={"title": document.title})
-
-
-def _count_words(texts: Sequence[str]) -> list[int]:
-    """DPR's passages are 100 words each."""
-    return [len(text.split()) for text in texts]
 
 
 def source_bytes(source: Path) -> int:

@@ -258,17 +258,13 @@ def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) ->
     return Nearest(scores, rows)
 
 
-def recall(found: Rows, expected: Rows) -> float:
-    """Mean share of each query's expected rows that were found."""
+def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expected: Rows) -> float:
+    """Recall: the mean share of each query's expected rows that are found."""
     shares = [
         len(set(ours.tolist()) & set(theirs.tolist()) - {-1}) / max(1, len(set(theirs.tolist()) - {-1}))
-        for ours, theirs in zip(found, expected, strict=True)
+        for ours, theirs in zip(search(queries, expected.shape[1]).rows, expected, strict=True)
     ]
     return float(np.mean(shares)) if shares else 0.0
-
-
-def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expected: Rows) -> float:
-    return recall(search(queries, expected.shape[1]).rows, expected)
 
 
 def tune(

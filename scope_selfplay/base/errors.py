@@ -146,16 +146,14 @@ def raise_for_stops(findings: Sequence[Finding]) -> None:
         raise (OutsideError if stops[0].is_outside else ConfigError)(f"{stops[0]}{more}")
 
 
-def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that `word` most probably means, or None when none is close; `cutoff` as difflib has it."""
-    return next(iter(get_close_matches(str(word), list(known), n=1, cutoff=cutoff)), None)
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that `word` most probably means, or None when none is close."""
+    return next(iter(get_close_matches(str(word), list(known), n=1)), None)
 
 
-def did_you_mean(
-    word: object, known: Iterable[str], form: str = " (did you mean {}?)", cutoff: float = 0.6
-) -> str:
+def did_you_mean(word: object, known: Iterable[str], form: str = " (did you mean {}?)") -> str:
     """The end of a message about an unknown word: `form` with the known word that is nearest, or nothing."""
-    guess = nearest(word, known, cutoff)
+    guess = nearest(word, known)
     return form.format(guess) if guess else ""
 
 
@@ -190,7 +188,10 @@ def machine_fault(error: BaseException) -> ScopeError | None:
     for each in _with_causes(error, set()):
         number = each.errno if isinstance(each, OSError) else None
         if number is None or number not in (*_ADVICE, *_KIND_OF_PATH):
-            number = _number_in(str(each))
+            said = str(each)
+            number = next(
+                (known for known, words in _WORDS.items() if any(word in said for word in words)), None
+            )
         if number is None:
             continue
         place = f"{each.filename}: " if isinstance(each, OSError) and each.filename is not None else ""
@@ -212,7 +213,3 @@ def _with_causes(error: BaseException, seen: set[int]) -> Iterator[BaseException
     for other in (*members, error.__cause__, context):
         if other is not None:
             yield from _with_causes(other, seen)
-
-
-def _number_in(text: str) -> int | None:
-    return next((number for number, words in _WORDS.items() if any(word in text for word in words)), None)

@@ -30,8 +30,8 @@ from scope_selfplay.cluster.check_cluster import (
 from scope_selfplay.cluster.check_pods import reference_problems, rule_problems, server_problems
 from scope_selfplay.cluster.folder import SHARED
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
-from scope_selfplay.cluster.objects import Body, allows, name_of, planned_objects, pods_of
-from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Component, gpus_of, pack_map
+from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
+from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Body, Component, gpus_of, pack_map
 from scope_selfplay.cluster.prepare import TRACKERS
 from scope_selfplay.cluster.stages import is_vllm, settings_of
 from scope_selfplay.config.load import parse_config, parse_settings

@@ -14,7 +14,6 @@ from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import (
     COUNTED,
     Amounts,
-    Body,
     Pods,
     count_pods,
     matches,
@@ -23,7 +22,7 @@ from scope_selfplay.cluster.objects import (
     readable,
     stage_usage,
 )
-from scope_selfplay.cluster.pods import COMPONENT
+from scope_selfplay.cluster.pods import COMPONENT, Body
 from scope_selfplay.cluster.prepare import secrets_of
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig

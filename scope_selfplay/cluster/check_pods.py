@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import Finding
-from scope_selfplay.cluster.objects import Body, Pods, allows, matches, name_of, pods_of
-from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.cluster.objects import Pods, allows, matches, name_of, pods_of
+from scope_selfplay.cluster.pods import COMPONENT, Body, Component
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 

@@ -18,9 +18,9 @@ from scope_selfplay.cluster.check_cluster import (
     probe_finding,
     volumes_seen,
 )
-from scope_selfplay.cluster.kubectl import Body, Kubectl
+from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import planned_objects
-from scope_selfplay.cluster.pods import ATTEMPT, CLAIM, ITERATION, RUN, SERVER, STAGE, status_name
+from scope_selfplay.cluster.pods import ATTEMPT, CLAIM, ITERATION, RUN, SERVER, STAGE, Body, status_name
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs, secrets_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import IO, Any, BinaryIO, cast
 
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.cluster.kubectl import Body, Kubectl, kustomize, last_reason
-from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT
+from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
+from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body
 from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folder import checksum
 

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.cluster.pods import Body
 
-Body = dict[str, Any]
 _TIMEOUT = 60.0
 _DOWN = (
     *("connection refused", "was refused", "no such host", "no route to host"),

@@ -6,9 +6,8 @@ Pure; objects are plain dicts, as YAML has them.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from scope_selfplay.cluster.pods import ManifestContext, Owner, RunStage
+from scope_selfplay.cluster.pods import Body, ManifestContext, Owner, RunStage
 from scope_selfplay.cluster.stages import (
     StageAttempt,
     nodes_of,
@@ -24,9 +23,6 @@ from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.folder import Stage
-
-Body = dict[str, Any]
-
 
 Amounts = defaultdict[str, float]
 """Resource as a ResourceQuota calls it -> amount."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from scope_selfplay.base.errors import CorpusError, did_you_mean
 from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens
@@ -33,7 +34,7 @@ from scope_selfplay.corpus.markdown import (
 )
 from scope_selfplay.corpus.sample import first_shuffled
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
-from scope_selfplay.net.json import is_encodable, load_strict
+from scope_selfplay.net.json import load_strict
 
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 TEXT_SUFFIXES = (*MARKDOWN_SUFFIXES, ".txt")
@@ -239,7 +240,7 @@ def _files_below(
     skipped.update(found.skipped)
     for path in found.read:
         name = path.relative_to(folder).as_posix()
-        if not is_encodable(name):
+        if encodable(name) != name:
             raise CorpusError(f"{path!r}: the file's name is not UTF-8; rename it")
         if path.suffix.lower() in CONVERTED_SUFFIXES:
             try:

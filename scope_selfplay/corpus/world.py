@@ -88,10 +88,6 @@ class FactQuestion:
         return len(self.links)
 
 
-def write_place(name: str, kind: str) -> str:
-    return f"{name} is {kind}."
-
-
 def write_link(relation: str, target: str) -> str:
     return f"Its {relation} is {target}."
 
@@ -218,7 +214,7 @@ def write_article(rng: random.Random, entity: Entity) -> str:
     lines = [BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
     lines += [write_link(relation, target) for relation, target in entity.links.items()]
     rng.shuffle(lines)
-    return " ".join([write_place(entity.name, entity.kind), *lines])
+    return " ".join([f"{entity.name} is {entity.kind}.", *lines])
 
 
 def read_article(text: str) -> Entity | None:

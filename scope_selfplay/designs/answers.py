@@ -61,13 +61,13 @@ def has_answer(rollout: Rollout) -> bool:
     return rollout.answer is not None and not is_opener(rollout.answer)
 
 
-def is_entrant(rollout: Rollout) -> bool:
-    return rollout.status is not RolloutStatus.FAILED and has_answer(rollout)
-
-
 def entrants_of(rollouts: Sequence[Rollout], view: View) -> Entrants:
     """`view` is what the judge will be shown of them."""
-    members = tuple(number for number, rollout in enumerate(rollouts) if is_entrant(rollout))
+    members = tuple(
+        number
+        for number, rollout in enumerate(rollouts)
+        if rollout.status is not RolloutStatus.FAILED and has_answer(rollout)
+    )
     entered = tuple(rollouts[number] for number in members)
     finished = sum(rollout.status is not RolloutStatus.FAILED for rollout in rollouts)
     identities = tuple(shown(rollout, view).identity for rollout in entered)

@@ -10,7 +10,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,29 +17,17 @@ import click
 from scope_selfplay.base.errors import Finding, State, passed
 from scope_selfplay.base.terminal import show_findings
 
-
-@dataclass(frozen=True)
-class Capability:
-    """A use of scope, and the names of the findings that must be ok for it."""
-
-    what: str
-    command: str
-    needs: tuple[str, ...]
-
-
 _RUN = ("Python", "torch", "trl", "memory", "disk")
-CAPABILITIES = (
-    Capability("the embedded run", "scope run", (*_RUN, "bm25s", "embedded policy")),
-    Capability("a run on maths problems", "scope math new FOLDER", (*_RUN, "math-verify")),
-    Capability("training on a GPU", "scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
-    Capability("a run on a cluster", "scope k8s render", ("Python", "kubectl", "kubernetes")),
-    Capability("serving a BM25 index", "scope serve-retriever", ("Python", "bm25s", "uvicorn")),
-    Capability(
-        "serving a dense index",
-        "scope serve-retriever",
-        ("Python", "bm25s", "uvicorn", "faiss-cpu", "onnxruntime"),
-    ),
-)
+_BM25 = ("Python", "bm25s", "uvicorn")
+CAPABILITIES = {
+    "the embedded run": ("scope run", (*_RUN, "bm25s", "embedded policy")),
+    "a run on maths problems": ("scope math new FOLDER", (*_RUN, "math-verify")),
+    "training on a GPU": ("scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
+    "a run on a cluster": ("scope k8s render", ("Python", "kubectl", "kubernetes")),
+    "serving a BM25 index": ("scope serve-retriever", _BM25),
+    "serving a dense index": ("scope serve-retriever", (*_BM25, "faiss-cpu", "onnxruntime")),
+}
+"""Uses of scope: the command, and the findings that must be ok for it."""
 _PACKAGES = (
     ("torch", "trains on the CPU", "train"),
     ("trl", "trains on the CPU", "train"),
@@ -73,13 +60,13 @@ def verdicts(parts: Sequence[Finding]) -> list[Finding]:
     """Every capability with whether this machine has it, by the findings of `examine`."""
     by_name = {part.where: part for part in parts}
     found = []
-    for capability in CAPABILITIES:
-        lacking = [by_name[name] for name in capability.needs if by_name[name].state is not State.OK]
+    for capability, (command, needs) in CAPABILITIES.items():
+        lacking = [by_name[name] for name in needs if by_name[name].state is not State.OK]
         verdict = f"lacks {', '.join(part.where for part in lacking)}"
         if not lacking:
-            verdict = f"can be done here: {capability.command}"
+            verdict = f"can be done here: {command}"
         advice = "; ".join(dict.fromkeys(part.advice for part in lacking))
-        found.append(Finding(capability.what, verdict, passed(not lacking), advice))
+        found.append(Finding(capability, verdict, passed(not lacking), advice))
     return found
 
 

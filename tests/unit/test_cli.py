@@ -124,7 +124,7 @@ def test_every_ending_has_its_exit_code(
 
 def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> None:
     findings = json.loads(scope("doctor", "--json").out)
-    assert {"torch", "GPU", *(job.what for job in CAPABILITIES)} <= {each["where"] for each in findings}
+    assert {"torch", "GPU", *CAPABILITIES} <= {each["where"] for each in findings}
     assert all(each["what"] and (each["state"] == "ok" or each["advice"]) for each in findings)
     page = scope("doctor").out
     assert all(each["where"] in page for each in findings)
