@@ -318,6 +318,7 @@ def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str
         raise PageNotFoundError(str(error)) from None
     by_people = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint == HUMAN]
     later = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint != HUMAN]
+    before, after = reader.neighbours(parameters.query, record.candidate.id)
     return Page(
         "task.html",
         record=record,
@@ -326,7 +327,8 @@ def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str
         criteria_of=_criteria_of,
         verdicts_of=_verdicts_of,
         by_people=by_people,
-        around=reader.neighbours(parameters.query, record.candidate.id),
+        before=before,
+        after=after,
         parameters=parameters,
     )
 

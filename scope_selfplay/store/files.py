@@ -8,7 +8,6 @@ anywhere else is an error that names file and line.
 import contextlib
 import errno
 import json
-import mmap
 import os
 import re
 import socket
@@ -271,39 +270,21 @@ def read_value(path: Path, kind: type[Parsed], advice: str) -> Parsed | None:
         raise RecordError(f"{path}: damaged ({_fault_of(error)}); {advice}") from None
 
 
-def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
-    """The record whose first member is this id, found without reading the others into memory; None without one."""
-    if not path.exists() or path.stat().st_size == 0:
-        return None
-    start = b'{"id":' + _quoted(record_id) + b","
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        at = content.find(start)
-        while at > 0 and content[at - 1] != ord("\n"):
-            at = content.find(start, at + 1)
-        end = content.find(b"\n", at)
-        if at < 0 or end < 0:
-            return None
-        line, number = content[at:end], content[:at].count(b"\n") + 1
-    return _parsed(path, number, line, model)
-
-
 def find_records(path: Path, record_ids: Collection[str], model: type[Model]) -> dict[str, Model]:
-    """The records with these ids, by id, in one pass; as `find_record` otherwise."""
-    starts = {_quoted(record_id): record_id for record_id in record_ids}
+    """The records whose first member is one of these ids, by id, found without parsing the others."""
+    wanted = {json.dumps(record_id, ensure_ascii=False).encode(): record_id for record_id in record_ids}
     found: dict[str, Model] = {}
     if not path.exists():
         return found
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             start = _FIRST_ID.match(line)
-            name = starts.get(start[1]) if start else None
-            if name is not None and line.endswith(b"\n"):
+            name = wanted.pop(start[1], None) if start and line.endswith(b"\n") else None
+            if name is not None:
                 found[name] = _parsed(path, number, line, model)
+            if not wanted:
+                break
     return found
-
-
-def _quoted(record_id: str) -> bytes:
-    return json.dumps(record_id, ensure_ascii=False).encode()
 
 
 def _parsed(path: Path, number: int, line: bytes, kind: type[Parsed]) -> Parsed:

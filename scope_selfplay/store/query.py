@@ -115,13 +115,6 @@ class TaskPage(Value):
     offset: int
 
 
-class Neighbours(Value):
-    """The candidates before and after one in a list; None at its ends."""
-
-    before: TaskLine | None
-    after: TaskLine | None
-
-
 class GradedRollout(Value):
     """One Solver rollout on a task, with its grade where it has one."""
 

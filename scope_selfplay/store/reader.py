@@ -5,7 +5,7 @@
         for line in page.lines:
             print(line.id, line.mean, line.text)                      # page.total counts all that match
         record = reader.task(page.lines[0].id)                        # document, gates, rubric, rollouts, grades
-        around = reader.neighbours(TaskQuery(status="accepted"), record.candidate.id)
+        before, after = reader.neighbours(TaskQuery(status="accepted"), record.candidate.id)
         for attempt in reader.attempts_on(record.candidate.task.id):  # also those of training and comparison
             print(attempt.stage, attempt.rollout.checkpoint, attempt.grade)
         reader.refresh()                                              # what was appended since
@@ -31,7 +31,7 @@ from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Comparison, Document, Score, Selection
 from scope_selfplay.store.columns import RecordKind, record_of
-from scope_selfplay.store.files import find_record, find_records, read_rows
+from scope_selfplay.store.files import find_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest
 from scope_selfplay.store.query import (
     AnswerComparison,
@@ -40,7 +40,6 @@ from scope_selfplay.store.query import (
     GradedRollout,
     HeldOutScore,
     JudgedScore,
-    Neighbours,
     Sort,
     Suspect,
     TaskLine,
@@ -126,13 +125,12 @@ class RunReader(AbstractContextManager["RunReader"]):
             attempts=tuple(found for found in graded if found.rollout.id != proposal),
         )
 
-    def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
-        """The candidates before and after one in the whole list of a query, whatever its page."""
-        before, after = (
+    def neighbours(self, query: TaskQuery, candidate_id: str) -> list[TaskLine | None]:
+        """The candidates before and after one in the whole list of a query, whatever its page; None at its ends."""
+        return [
             None if row is None else record_of(self.folder.path, TaskLine, self._table.read([row])[0])
             for row in self._table.around(query, candidate_id)
-        )
-        return Neighbours(before=before, after=after)
+        ]
 
     def attempts_on(self, task_id: str) -> list[GradedRollout]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
@@ -199,7 +197,7 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def document(self, document_id: str) -> Document | None:
         """A source document of the run."""
-        return find_record(self.folder.corpus, document_id, Document)
+        return self.documents([document_id]).get(document_id)
 
     def documents(self, document_ids: Collection[str]) -> dict[str, Document]:
         """Several source documents by id, in one pass over the corpus."""

@@ -24,7 +24,7 @@ from scope_selfplay.store.columns import (
     write_columns,
     write_parquet,
 )
-from scope_selfplay.store.files import find_record, find_records, read_records, write_atomic, write_records
+from scope_selfplay.store.files import find_records, read_records, write_atomic, write_records
 from scope_selfplay.store.folder import (
     FORMAT,
     MANIFEST,
@@ -140,8 +140,7 @@ def test_a_document_is_found_by_any_id_that_it_may_have(tmp_path_factory: Any, i
     made = {each: Document(id=each, title="t", text="x, y") for each in ids}
     write_records(corpus, made.values())
     assert find_records(corpus, [*ids, "absent"], Document) == made
-    assert find_record(corpus, "absent", Document) is None
-    assert all(find_record(corpus, each, Document) == document for each, document in made.items())
+    assert all(find_records(corpus, [each], Document) == {each: document} for each, document in made.items())
 
 
 def test_the_card_names_the_files_what_became_of_the_candidates_and_that_the_judge_errs_on_purpose(

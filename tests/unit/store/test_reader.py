@@ -84,11 +84,9 @@ def test_neighbours_are_those_of_the_list_that_was_asked_for(reader: RunReader) 
     line = [each.id for each in reader.tasks(query).lines]
     beside = [None, *line, None]
     for place in (0, 5, len(line) - 1):
-        around = reader.neighbours(query, line[place])
-        found = [each and each.id for each in (around.before, around.after)]
+        found = [each and each.id for each in reader.neighbours(query, line[place])]
         assert found == [beside[place], beside[place + 2]]
-    outside = reader.neighbours(query, "candidate-1-tasks-000")
-    assert (outside.before, outside.after) == (None, None)
+    assert reader.neighbours(query, "candidate-1-tasks-000") == [None, None]
 
 
 def test_held_out_answers_and_comparisons_belong_to_their_task(reader: RunReader) -> None:
