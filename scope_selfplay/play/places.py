@@ -44,7 +44,7 @@ from scope_selfplay.run.candidate import CandidateRecords, SolverTrial, TaskWrit
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.files import read_value
 from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
-from scope_selfplay.store.ratings import has_ratings
+from scope_selfplay.store.ratings import kept_solver
 from scope_selfplay.store.reader import RunReader
 
 _ITERATION = 1
@@ -71,7 +71,8 @@ async def write_task(
         role,
         key,
     )
-    solver = None if not tries else run.promoted_solver(_last_rated(session))
+    kept = kept_solver(run.folder)
+    solver = None if not tries else run.promoted_solver(kept.ruled_in if kept else 0)
     trial = None if solver is None else SolverTrial(run.player(solver, Role.SOLVER), tries, window=True)
     writer = TaskWriter(run.context, trial, session.provenance(_ITERATION, solver), key)
     made = await writer.judge(source, rollout)
@@ -123,11 +124,6 @@ def _document(session: Session, wanted: str | None) -> Document:
             f"{run.folder.path}: all {len(order)} documents have been used; name one with --document"
         )
     return left[-1]
-
-
-def _last_rated(session: Session) -> int:
-    folder, last = session.run.folder, session.run.config.iterations
-    return next((number for number in range(last, 0, -1) if has_ratings(folder, number)), 0)
 
 
 def _show_result(session: Session, made: CandidateRecords) -> None:

@@ -49,7 +49,7 @@ from scope_selfplay.report.signals import (
     signal_of,
 )
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.ratings import has_ratings, read_ratings
+from scope_selfplay.store.ratings import find_ratings
 from scope_selfplay.store.reader import RunReader
 
 HELD_OUT_SAMPLE = 2_000
@@ -183,8 +183,8 @@ def held_out_answers(reader: RunReader, iteration: int) -> Answers:
 
 def trained_from(reader: RunReader, iteration: int) -> int:
     """The number of the Solver from which S_t was trained: the one before, unless that was not promoted."""
-    starts = read_ratings(reader.folder, iteration).starts if has_ratings(reader.folder, iteration) else ()
-    number = starts[-1].partition("-")[0].removeprefix("S_") if starts else ""
+    ratings = find_ratings(reader.folder, iteration)
+    number = ratings.starts[-1].partition("-")[0].removeprefix("S_") if ratings and ratings.starts else ""
     return int(number) if number.isdecimal() else iteration - 1
 
 

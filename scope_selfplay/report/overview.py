@@ -25,12 +25,11 @@ from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Sig
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.card import judge_noise
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.ratings import (
     KeptSolver,
     MeanScore,
-    Ratings,
-    has_ratings,
+    find_ratings,
     kept_solver,
     read_fork,
     read_ratings,
@@ -78,24 +77,19 @@ def recorded_sections(reader: RunReader) -> list[Section]:
     return [Section(title, facts), _held_out(reader), *(each for each in iterations if each.parts)]
 
 
-def _newest_ratings(folder: RunFolder, iterations: Sequence[int]) -> tuple[int, Ratings | None]:
-    """Those of the newest comparison, which cover all checkpoints, and its iteration; None before the first ended."""
-    rated = [number for number in iterations if has_ratings(folder, number)]
-    return (rated[-1], read_ratings(folder, rated[-1])) if rated else (0, None)
-
-
 def _held_out(reader: RunReader) -> Section:
-    _, ratings = _newest_ratings(reader.folder, reader.iterations())
-    if ratings is None or not ratings.held_out:
-        return Section("Held-out tasks", ["No checkpoint has been compared yet."])
     kept, rows = kept_solver(reader.folder), []
+    # Those of the newest comparison cover all checkpoints.
+    ratings = read_ratings(reader.folder, kept.ruled_in) if kept else None
+    if kept is None or ratings is None or not ratings.held_out:
+        return Section("Held-out tasks", ["No checkpoint has been compared yet."])
     names = list(dict.fromkeys(name for groups in ratings.held_out.values() for name in groups))
     for solver, groups in ratings.held_out.items():
         whole, rating = groups.get("all"), ratings.ratings.get(solver)
         interval = ratings.intervals.get(solver)
         rows.append(
             (
-                solver + (" (kept)" if kept and kept.solver == solver else ""),
+                solver + (" (kept)" if kept.solver == solver else ""),
                 *(shown(groups.get(name)) for name in names),
                 f"{whole.items:,}" if whole else "",
                 Bar(whole.value) if whole else "",
@@ -105,8 +99,7 @@ def _held_out(reader: RunReader) -> Section:
         )
     head = ("Solver", *names, "tasks", "", "rating", "in units of the judge's margin")
     parts: list[Part] = [Table("", head, tuple(rows))]
-    if kept:
-        parts.append(f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)")
+    parts.append(f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)")
     return Section("Held-out tasks: mean share of the rubric met, 95 % interval", parts)
 
 
@@ -119,8 +112,7 @@ def _iteration(reader: RunReader, number: int) -> Section:
         took.append(("verdicts of the judge", f"{judge['calls']:,}, {judge['failed']:,} failed"))
     if took:
         parts.append(Table("Its stages", ("", ""), tuple(took)))
-    if parts and number and has_ratings(reader.folder, number):
-        ratings = read_ratings(reader.folder, number)
+    if parts and number and (ratings := find_ratings(reader.folder, number)):
         parts.append(f"Ruling: {': '.join(filter(None, (ratings.decision, ratings.reason)))}")
     return Section(f"Iteration {number}{' (held-out tasks)' if number == 0 else ''}", parts)
 
@@ -247,8 +239,8 @@ def _healthy(bounds: Bounds) -> str:
 
 def training_sections(reader: RunReader) -> list[Section]:
     """Curves of every iteration over each other, and how the checkpoints met."""
-    found, (rated, ratings) = [], _newest_ratings(reader.folder, reader.iterations())
-    if ratings and ratings.edges:
+    found, kept = [], kept_solver(reader.folder)
+    if kept and (ratings := read_ratings(reader.folder, kept.ruled_in)).edges:
         edges = [
             (
                 Link(f"{edge.newer} against {edge.older}", "compare", a=edge.older, b=edge.newer),
@@ -258,7 +250,7 @@ def training_sections(reader: RunReader) -> list[Section]:
             for edge in ratings.edges
         ]
         head = ("", "wins", "ties", "losses", "equal answers", "no verdict", "mean margin")
-        found.append(Section(f"Comparisons up to iteration {rated}", [Table("", head, tuple(edges))]))
+        found.append(Section(f"Comparisons up to iteration {kept.ruled_in}", [Table("", head, tuple(edges))]))
     for stage in (Stage.CHALLENGER, Stage.SOLVER):
         curves: dict[str, list[Line]] = {}
         for number in reader.iterations():
@@ -287,8 +279,8 @@ def _curves(reader: RunReader, number: int, stage: Stage) -> dict[str, dict[int,
 def ending_sections(run: Run, reader: RunReader) -> list[Section]:
     """What a person reads when `scope run` ends: the run, one held-out task, where things are, what to do next."""
     folder, kept = run.folder, kept_solver(run.folder)
-    last, ratings = _newest_ratings(folder, reader.iterations())
-    example = _example(reader, list(ratings.held_out) if ratings else [])
+    last = kept.ruled_in if kept else 0
+    example = _example(reader, list(read_ratings(folder, last).held_out) if kept else [])
     places = [("corpus.jsonl", "the documents of this run"), ("summary.json", "these numbers")]
     if last:
         places.append(
@@ -415,7 +407,7 @@ def summarise(run: Run) -> dict[str, Any]:
             if checkup.iteration in done
             for found in checkup.warnings
         ]
-    _, ratings = _newest_ratings(run.folder, [0, *done])
+    ratings = find_ratings(run.folder, max([0, *done]))
     held_out = ratings.model_dump()["held_out"] if ratings else {}
     summary = Summary(
         run=run.config.name,
@@ -438,7 +430,7 @@ def summarise(run: Run) -> dict[str, Any]:
 def _summary_of(reader: RunReader, run: Run, number: int) -> IterationSummary:
     rejected = _reasons(reader, number)
     candidates, accepted = rejected.total(), rejected.pop(Reason.ACCEPTED, 0)
-    ratings = read_ratings(reader.folder, number) if has_ratings(reader.folder, number) else None
+    ratings = find_ratings(reader.folder, number)
     (row,) = reader.sql(
         "SELECT avg(mean) AS mean FROM candidates WHERE iteration = ? AND stage = 'tasks' AND status = 'accepted'",
         [number],

@@ -146,7 +146,7 @@ class KeptSolver(Value):
 
 def kept_solver(folder: RunFolder) -> KeptSolver | None:
     """None before the first comparison has ended. Raises RecordError where ratings are damaged."""
-    rated = [number for number in folder.iterations() if has_ratings(folder, number)]
+    rated = [number for number in folder.iterations() if folder.stage(number, Stage.COMPARE).ratings.exists()]
     if not rated:
         return None
     promoted = (number for number in reversed(rated) if number and read_ratings(folder, number).promoted)
@@ -162,17 +162,18 @@ def kept_solver(folder: RunFolder) -> KeptSolver | None:
     )
 
 
-def has_ratings(folder: RunFolder, iteration: int) -> bool:
-    """Whether the iteration's comparison came to its end."""
-    return folder.stage(iteration, Stage.COMPARE).ratings.exists()
+def find_ratings(folder: RunFolder, iteration: int) -> Ratings | None:
+    """None before the iteration's comparison came to its end. Raises RecordError where they are damaged, StorageError
+    where the volume cannot be read.
+    """
+    path = folder.stage(iteration, Stage.COMPARE).ratings
+    return read_value(path, Ratings, "restore it, or remove its stage folder")
 
 
 def read_ratings(folder: RunFolder, iteration: int) -> Ratings:
-    """The ratings of a finished comparison. Raises RecordError where they are missing or damaged, StorageError where
-    the volume cannot be read.
-    """
-    path = folder.stage(iteration, Stage.COMPARE).ratings
-    ratings = read_value(path, Ratings, "restore it, or remove its stage folder")
+    """The ratings of a finished comparison. Raises as `find_ratings`, and RecordError where they are missing."""
+    ratings = find_ratings(folder, iteration)
     if ratings is None:
+        path = folder.stage(iteration, Stage.COMPARE).ratings
         raise RecordError(f"{path}: is missing; remove its stage folder, and run the comparison again")
     return ratings
