@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import ConfigError, RecordError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
+from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean, mean_by_item
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import (
@@ -468,9 +468,6 @@ def _share(
     note: str = "",
 ) -> Estimate | None:
     """A mean of the means of tasks, of so many judgements; None without any."""
-    by_task: dict[str, list[float]] = {}
-    for each in asked:
-        by_task.setdefault(each.task_id, []).append(of(each))
-    means = [sum(own) / len(own) for own in by_task.values()]
+    means = mean_by_item((each.task_id, of(each)) for each in asked)
     found = estimate_mean(means, seed=0, bounds=bounds, looks=_LOOKS)
     return None if found is None else found.model_copy(update={"items": len(asked), "note": note})

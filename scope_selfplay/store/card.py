@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from scope_selfplay import __version__
+from scope_selfplay.base.terminal import Table
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage
@@ -61,14 +62,15 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
     if rows:
         lines += _loading(next(iter(rows)).value, "train")
     if RecordKind.CANDIDATES in rows:
-        table = pq.read_table(folder / "candidates.parquet", columns=["status", "reason", "provenance"])
-        pairs = Counter(zip(table["status"].to_pylist(), table["reason"].to_pylist(), strict=True))
+        made = pq.read_table(folder / "candidates.parquet", columns=["status", "reason", "provenance"])
+        pairs = Counter(zip(made["status"].to_pylist(), made["reason"].to_pylist(), strict=True))
         counted = sorted(pairs.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
-        funnel = [f"| {status} | {reason} | {count:,} |" for (status, reason), count in counted]
-        lines += ["## What became of the candidates", "", "| status | reason | candidates |", "|---|---|---|"]
-        provenance = table["provenance"][0].as_py()
+        funnel = tuple((status, reason, f"{count:,}") for (status, reason), count in counted)
+        table = Table("", ("status", "reason", "candidates"), funnel)
+        lines += ["## What became of the candidates", "", *table.markdown()]
+        provenance = made["provenance"][0].as_py()
         common = [f"- {name}: `{provenance[name]}`" for name in _COMMON if provenance[name] not in ("", None)]
-        lines += [*funnel, "", "## Provenance", "", *common, ""]
+        lines += ["", "## Provenance", "", *common, ""]
     return "\n".join([*lines, "## Before use", "", _CAUTION])
 
 
@@ -111,12 +113,13 @@ def exam_lines(folder: RunFolder) -> list[str]:
     if not path.exists():
         return []
     exam = json.loads(path.read_text())
-    table = ["| question | pairs in order | 95 % interval | judgements |", "|---|---|---|---|"]
+    rows = []
     for name, found in exam["questions"].items():
         order = found["order"] or {"value": float("nan"), "low": None, "high": None}
         ends = "-" if order["low"] is None else f"{order['low']:.2f} to {order['high']:.2f}"
-        table.append(f"| {name} | {order['value']:.2f} | {ends} | {found['asked']} |")
-    return [f"The exam of its judge, {exam['judge']}:", "", *table, ""]
+        rows.append((name, f"{order['value']:.2f}", ends, f"{found['asked']}"))
+    table = Table("", ("question", "pairs in order", "95 % interval", "judgements"), tuple(rows))
+    return [f"The exam of its judge, {exam['judge']}:", "", *table.markdown(), ""]
 
 
 def judge_noise(folder: RunFolder) -> str:
