@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 import scope_selfplay
 from scope_selfplay.base.values import Document
 from scope_selfplay.judge.account import ACCOUNT, StageAccount
-from scope_selfplay.judge.checks import AskedAgain, AuditReport, CanaryVerdict
+from scope_selfplay.judge.checks import AskedAgain, AuditReport, CanaryVerdict, Exam
 from scope_selfplay.report.overview import Summary
 from scope_selfplay.search.mcp import ToolRecord
 from scope_selfplay.search.searcher import IndexRecord
@@ -33,6 +33,7 @@ FILES: dict[str, Any] = {
     "fork.json": Fork,
     "summary.json": Summary,
     "canaries/*.jsonl": list[CanaryVerdict],
+    "exam/exam.json": Exam,
     "audit/asked.jsonl": list[AskedAgain],
     "audit/audit.json": AuditReport,
     "human/verdicts.jsonl": list[HumanVerdict],

@@ -115,6 +115,15 @@ def canary_words(verdicts: Sequence[CanaryVerdict]) -> str:
     return f"{right} of {len(verdicts)} right ({shares})" if verdicts else ""
 
 
+class Anchor(Value):
+    """An item of the exam that every later start asks again, and what it got: the log-odds of its first choice."""
+
+    role: JudgeRole
+    prompt: str
+    choices: tuple[str, ...]
+    log_odds: float
+
+
 class QuestionExam(Value):
     """What an exam found of one question.
 
@@ -132,6 +141,7 @@ class QuestionExam(Value):
     tokens_out: int = 0
     seconds: float = 0.0
     unread: str = ""
+    anchors: tuple[Anchor, ...] = ()
 
 
 PASSES = 0.75

@@ -18,11 +18,12 @@ from itertools import pairwise, product
 from statistics import median
 from typing import Any, NamedTuple
 
+from scope_selfplay.base.errors import JudgeError
 from scope_selfplay.base.intervals import Estimate, estimate_mean
-from scope_selfplay.base.values import Criterion, Document, Outcome, rng_from
+from scope_selfplay.base.values import Criterion, Document, Fault, Outcome, rng_from
 from scope_selfplay.judge.canaries import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
-from scope_selfplay.judge.checks import CLAIMS, CanaryKind, Exam, QuestionExam
-from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.checks import CLAIMS, Anchor, CanaryKind, Exam, QuestionExam
+from scope_selfplay.judge.model import ModelJudge, likelihood
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
     GuardQuestion,
@@ -32,11 +33,18 @@ from scope_selfplay.judge.protocol import (
     RubricQuestion,
     SelectQuestion,
 )
+from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.judge.replies import count_criteria
+from scope_selfplay.net.chat import ChatFault, ChatRequest
 
 _SURE = 20.0
 """The log-odds of a token that was certain."""
 _AT_ONCE = 64
+_ANCHORS = 2
+"""Items that should be answered with yes, and with no, of each question, which later starts ask again."""
+_NOISE, _RELATIVE_NOISE = 1.0, 0.1
+"""How far log-odds of the same weights may lie apart: engines keep logits of some tens to 8 bits, so a step is an
+eighth to a quarter, and batches and kernels move either of two by one or two. Of large log-odds a tenth more."""
 _RUBRICS = 4
 """A rubric is written for so many judgements: three texts are graded by one of its criteria."""
 
@@ -47,6 +55,7 @@ class Answered(NamedTuple):
     case: int
     canary: Canary
     margin: float | None
+    is_odds: bool = False
 
 
 @dataclass
@@ -107,6 +116,7 @@ async def examine(
                 # What a guard looks for needs no grade, and loses.
                 answers = [each for each in answers if each.canary.kind not in CLAIMS]
             result = _result(like, answers, is_fitted=is_fitted)
+            result = result.model_copy(update={"anchors": tuple(_anchors(judge, answers))})
         found[like.name] = result.model_copy(
             update={
                 "asked": asking.asked,
@@ -120,6 +130,50 @@ async def examine(
     return Exam(judge=judge.uncalibrated, questions=found)
 
 
+def _anchors(judge: ModelJudge, answers: Sequence[Answered]) -> Iterator[Anchor]:
+    """The shortest prompts whose log-odds are known."""
+    for side in (True, False):
+        own = [each for each in answers if each.is_odds and each.canary.expected is side]
+        asked = [(judge.prompts.render(each.canary.question), each) for each in own]
+        for prompt, each in sorted(asked, key=lambda one: len(one[0].prompt))[:_ANCHORS]:
+            assert each.margin is not None
+            role = ROLE_OF_PROMPT[each.canary.question.role]
+            yield Anchor(role=role, prompt=prompt.prompt, choices=prompt.choices, log_odds=each.margin)
+
+
+async def changes_since(exam: Exam, judge: ModelJudge) -> dict[str, str]:
+    """What the anchors of a question had and get now, where that is the answer of another judge.
+
+    Asked past all caches, to the letter as in the exam. Raises JudgeError for an endpoint that does not answer.
+    """
+
+    async def again(anchor: Anchor) -> float | None:
+        endpoint = await judge.endpoints[anchor.role].here()
+        try:
+            reply = await endpoint.complete(ChatRequest(anchor.prompt, max_tokens=1, choices=anchor.choices))
+        except ChatFault as fault:
+            if fault.fault is Fault.REFUSED:
+                return None
+            raise JudgeError(f"the judge does not answer what its exam has asked: {fault}") from None
+        probability = likelihood(reply.odds, anchor.choices)
+        return None if probability is None else _log_odds(probability)
+
+    changes = {}
+    for name, each in exam.questions.items():
+        found = await asyncio.gather(*map(again, each.anchors))
+        far = [_is_far(anchor.log_odds, now) for anchor, now in zip(each.anchors, found, strict=True)]
+        # A judge that has come to say yes to all has changed in half of them.
+        if far and 2 * sum(far) >= len(far):
+            words = ["none" if now is None else f"{now:+.1f}" for now in found]
+            kept = ", ".join(f"{anchor.log_odds:+.1f}" for anchor in each.anchors)
+            changes[name] = f"log-odds {kept}, found {', '.join(words)}"
+    return changes
+
+
+def _is_far(then: float, now: float | None) -> bool:
+    return now is None or abs(now - then) > _NOISE + _RELATIVE_NOISE * abs(then)
+
+
 def _cases(pick: PickCase, number: int, seed: int, *, with_document: bool = False) -> list[CanaryCase]:
     drawn = (pick(rng_from("exam", seed, each)) for each in range(max(3, number)))
     return [case for case in drawn if case.document is not None or not with_document]
@@ -129,7 +183,7 @@ async def _answered(asking: _Asking, like: Question[Any], cases: Sequence[Canary
     planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
     replies = await asyncio.gather(*(asking.ask(canary.question) for _, canary in planned))
     return [
-        Answered(place, canary, margin_of(reply, canary.read))
+        Answered(place, canary, margin_of(reply, canary.read), reply.verdict.probability is not None)
         for (place, canary), reply in zip(planned, replies, strict=True)
     ]
 
@@ -151,14 +205,18 @@ def margin_of(reply: Reply[Any], read: Callable[[Any], bool] = bool) -> float | 
     if value is None:
         return None
     if probability is not None:
-        least = math.exp(-_SURE)
-        likely = min(max(probability, least), 1 - least)
-        return math.log(likely / (1 - likely))
+        return _log_odds(probability)
     if isinstance(value, Outcome):
         return value.first - value.second
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1.0 if read(value) else -1.0
     return float(value)
+
+
+def _log_odds(probability: float) -> float:
+    least = math.exp(-_SURE)
+    likely = min(max(probability, least), 1 - least)
+    return math.log(likely / (1 - likely))
 
 
 def in_order(answers: Sequence[Answered], *, within: bool) -> Estimate | None:

@@ -202,7 +202,7 @@ class ModelJudge:
         probability = None
         if value is None:
             reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
-        elif (probability := _likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
+        elif (probability := likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
             probability = _shifted(probability, self.thresholds.get(question.name, 0.0))
             likely = question.likely(probability)
             value = value if likely is None else likely
@@ -296,7 +296,7 @@ def open_model_judge(
 _TWO = 2
 
 
-def _likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | None:
+def likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | None:
     """How likely the first of two choices was, of three the third being a tie and counting half; None where the
     probability of one is not known.
     """

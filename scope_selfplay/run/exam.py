@@ -20,7 +20,7 @@ from scope_selfplay.designs.per_rollout import PointwiseDesign
 from scope_selfplay.designs.step import open_design
 from scope_selfplay.judge.canaries import cases_of
 from scope_selfplay.judge.checks import PASSES, Exam, read_exam
-from scope_selfplay.judge.exam import examine
+from scope_selfplay.judge.exam import changes_since, examine
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.protocol import Question, Style, question_of
 from scope_selfplay.judge.questions import RANDOM_MODEL, has_guard
@@ -68,12 +68,23 @@ def hold_exam(
     *,
     sample: int = A_QUESTION,
 ) -> Exam:
-    """The folder's exam, held where there is none. Raises RunMismatchError for one of another judge."""
+    """The folder's exam, held where there is none; of one that is there, a few items are asked again.
+
+    Raises RunMismatchError for one of another judge.
+    """
     if (kept := read_exam(folder)) is not None:
         if kept.judge != judge.uncalibrated:
             raise RunMismatchError(
                 f"{folder.exam}: is the exam of the judge {kept.judge}, found {judge.uncalibrated} (model, weights, "
                 "template, prompts or settings differ); serve that judge, or use another --name"
+            )
+        changes = at_once(changes_since(kept, judge))
+        if changes:
+            listed = "; ".join(f"{name}: {change}" for name, change in changes.items())
+            raise RunMismatchError(
+                f"{folder.exam}: another judge answers under the name of the one that was examined ({listed}); serve "
+                "that one with its template again, or this one under a name of its own (judge.endpoint.model) to "
+                "another --name or in a fork of the run"
             )
         return kept
     questions = questions_of(config, pack)

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_335,
+    "library lines": 52_455,
     "library files": 223,
     "test lines": 34_594,
     "benchmark lines": 5_620,

@@ -197,8 +197,6 @@ def test_a_model_is_watched_by_default_and_a_rule_is_not_and_canaries_change_no_
     ):
         assert JudgeConfig.model_validate(settings).canary_rate == rate
     assert load_config(None, ["judge.canaries.rate=0.1"]).hash == load_config(None, []).hash
-    with pytest.raises(ConfigError, match=r"kind verifier compares boxed answers"):
-        load_config(None, ["judge.kind=verifier", "judge.canaries.rate=0.1"])
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

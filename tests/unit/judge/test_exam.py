@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.run.exam import check_exam, hold_exam, questions_of, thresholds_of
 from scope_selfplay.store.folder import RunFolder
+from scope_selfplay.testing.chat_server import FakeServer
+from tests import schemas
 from tests.judges import CRITERION, DOCUMENT, ONE, OTHER, RUBRIC, TASK, JudgeOver, always
 
 WORLD = embedded_documents(0, load_config(None, []).corpus)
@@ -94,16 +97,12 @@ def shifted(likely: Callable[[str], float]) -> Responder:
     sound = lexical()
 
     async def reply(request: ServedRequest) -> ServedReply:
-        if "Yes" in request.choices:
-            speaks = any(claim[:40] in request.prompt for claim in (CLAIM, HOSTILE))
-            return ServedReply(
-                "No", {"Yes": likely("1" if speaks else "0"), "No": 1 - likely("1" if speaks else "0")}
-            )
-        said = await sound(request)  # type: ignore[misc]
+        speaks = any(claim[:40] in request.prompt for claim in (CLAIM, HOSTILE))
+        said = ServedReply(str(int(speaks))) if "Yes" in request.choices else await sound(request)  # type: ignore[misc]
         if not request.choices:
             return said
-        odds = likely(said.text)
-        return ServedReply("1" if odds > 0.5 else "0", {"1": odds, "0": 1 - odds}, finish="length")
+        odds, (yes, no, *_) = likely(said.text), request.choices
+        return ServedReply(yes if odds > 0.5 else no, {yes: odds, no: 1 - odds}, finish="length")
 
     return reply
 
@@ -135,30 +134,42 @@ async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_about_on
         found = await judge.ask(GradeQuestion(TASK, CRITERION, CLAIM))
     assert found.value is False and found.degree is None and "own worth" in found.verdict.reasoning
     assert sorted(asked) == [("1", "0"), ("Yes", "No")]
-    async with judge_over(
-        lambda request: reply(request), verdict="token", guard=False, score="soft"
-    ) as judge:
+    async with judge_over(reply, verdict="token", guard=False, score="soft") as judge:
         assert (await judge.ask(GRADE)).degree == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize("later", [{}, {"1": 0.88, "0": 0.05}, {"1": 0.95, "0": 0.5}, {"0": 0.8}], ids=str)
 async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
-    tmp_path: Path, judge_over: JudgeOver
+    tmp_path: Path, judge_over: JudgeOver, later: dict[str, float]
 ) -> None:
-    settings = [
-        "judge.verdict=token",
-        "judge.kind=model",
-        "judge.endpoint.base_url=http://h",
-        "judge.exam=report",
-    ]
-    config, pack = load_config(None, settings), load_pack(pack_path("wikipedia"))
-    asked = {each.name for each in questions_of(config, pack)}
-    assert {"gate_source", "rubric", "grade", "guard", "compare_scores"} <= asked
+    settings = ["judge.verdict=token", "judge.kind=model", "judge.exam=report"]
+    config = load_config(None, [*settings, "judge.endpoint.base_url=http://h"])
+    pack = load_pack(pack_path("wikipedia"))
+    names = {each.name for each in questions_of(config, pack)}
+    assert {"gate_source", "rubric", "grade", "guard", "compare_scores"} <= names
     run, said = (config, pack, list[Document](WORLD), RunFolder(tmp_path / "run")), list[str]()
-    async with judge_over(lexical(), verdict="token", guard=False, patience=100.0) as judge:
+    likely = {"1": 0.8, "0": 0.1}
+    fake = FakeServer(shifted(lambda said: likely[said]))
+    served = partial(judge_over, fake, cache=tmp_path / "c", verdict="token", guard=False, patience=100.0)
+    async with served() as judge:
         exam = await asyncio.to_thread(hold_exam, judge, *run, said.append, sample=20)
     assert read_exam(run[-1]) == exam and "is examined in" in said[0]
-    # From then on nobody is asked.
-    assert thresholds_of(judge, *run, said.append) == exam.thresholds
-    judge.uncalibrated = "another judge"
-    with pytest.raises(RunMismatchError, match=r"another judge.*another --name"):
-        thresholds_of(judge, *run, said.append)
+    schemas.validate(run[-1].path)
+    fake.requests.clear()
+    likely |= later
+    # Replies that were paid for are kept, and hide nobody: a few of the exam's items are asked anew.
+    async with served() as judge:
+        again = asyncio.to_thread(thresholds_of, judge, *run, said.append)
+        if later.get("0", 0.0) > 0.1:
+            with pytest.raises(
+                RunMismatchError, match=r"^.*grade: log-odds \+1.4, \+1.4, -2.2, -2.2, found.*$"
+            ):
+                await again
+        else:
+            assert await again == exam.thresholds
+        prompts = [anchor.prompt for each in exam.questions.values() for anchor in each.anchors]
+        assert len(prompts) == 4 * len(exam.thresholds)
+        assert sorted(request.prompt for request in fake.requests) == sorted(prompts)
+        judge.uncalibrated = "another judge"
+        with pytest.raises(RunMismatchError, match=r"another judge.*another --name"):
+            thresholds_of(judge, *run, said.append)

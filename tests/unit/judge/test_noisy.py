@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.errors import ConfigError, JudgeError
+from scope_selfplay.base.errors import JudgeError
 from scope_selfplay.base.values import (
     Comparison,
     Fault,
@@ -20,7 +20,6 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.config.judge import NoiseConfig
-from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.account import MeteredJudge, check_failure_budget
 from scope_selfplay.judge.protocol import (
     GateQuestion,
@@ -135,19 +134,6 @@ async def test_equal_calls_err_alike_in_any_order_and_more_noise_spoils_the_same
     little, much = [[each.value for each in await grades(noisy(wrong=part), "good")] for part in (0.1, 0.3)]
     assert little.count(False) < much.count(False)
     assert not any(less is False and more for less, more in zip(little, much, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:1/v1"], "is for judges by rule"),
-        (["judge.noise.longer=0.9"], "add up to 1.2"),
-        (["judge.noise.unreadable=0.1"], "raise judge.failure_budget"),
-    ],
-)
-def test_noise_that_cannot_be_is_refused(settings: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_config(None, ["judge.noise.first=0.3", *settings])
 
 
 async def test_groups_share_the_tally_and_keep_records_of_their_own() -> None:

@@ -67,9 +67,13 @@ def test_judges_that_decide_are_apart_from_the_one_that_trains() -> None:
         (TWO_LINES[:1], r"needs judge\.endpoint\.base_url"),
         ([*TWO_LINES, "judge.evaluate=[{model: a}]"], "every endpoint of evaluate needs a base_url"),
         (["judge.evaluate=[{base_url: 'http://a:1/v1'}]"], "use kind: model, or leave it out"),
+        ([*TWO_LINES, "judge.noise.first=0.3"], "is for judges by rule"),
+        (["judge.noise.first=0.3", "judge.noise.longer=0.9"], "add up to 1.2"),
+        (["judge.noise.unreadable=0.1"], "raise judge.failure_budget"),
+        (["judge.kind=verifier", "judge.canaries.rate=0.1"], "kind verifier compares boxed answers"),
     ],
 )
-def test_judges_that_could_not_be_asked_are_refused(settings: list[str], message: str) -> None:
+def test_judges_that_cannot_be_are_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, settings)
 
