@@ -109,7 +109,8 @@ class CanariesConfig(ConfigSection):
     """Canaries per judgement; 0 asks none. When left out, 0.01 where a model judges, and 0 for a judge by rule, which
     cannot change."""
     file: str | None = None
-    """JSON lines with cases of your own; when left out, cases are made from the run's documents."""
+    """JSON lines with cases of your own, or the folder of a run that people have judged (`scope play judge`), whose
+    marks join the exam; other cases are made from the run's documents."""
 
 
 def _stated(given: object) -> object:

@@ -103,17 +103,23 @@ PickCase = Callable[[random.Random], CanaryCase]
 def cases_of(file: str | None, documents: Sequence[Document]) -> PickCase:
     """What draws cases: from the file where one is given, else from documents, else from a few plain facts.
 
-    Raises ConfigError or RecordError for the file.
+    Raises as `own_cases`.
     """
-    if file is not None:
-        given = read_records(Path(file), CanaryCase)
-        if not given:
-            raise ConfigError(
-                f"judge.canaries.file: {file} holds no case; give JSON lines with task, criterion, right and wrong, or "
-                "leave it out"
-            )
-        return lambda rng: rng.choice(given)
-    return lambda rng: _drawn(documents, rng)
+    given = own_cases(file)
+    return lambda rng: rng.choice(given) if given else _drawn(documents, rng)
+
+
+def own_cases(file: str | None) -> list[CanaryCase]:
+    """Those of a file; of the folder of a run, none. Raises ConfigError or RecordError."""
+    if file is None or Path(file).is_dir():
+        return []
+    given = read_records(Path(file), CanaryCase)
+    if not given:
+        raise ConfigError(
+            f"judge.canaries.file: {file} holds no case; give JSON lines with task, criterion, right and wrong, or "
+            "leave it out"
+        )
+    return given
 
 
 def _drawn(documents: Sequence[Document], rng: random.Random) -> CanaryCase:

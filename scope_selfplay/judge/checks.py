@@ -128,8 +128,8 @@ class QuestionExam(Value):
     """What an exam found of one question.
 
     `order`: pairs of a yes and a no that are in order. `right`: verdicts that are right, by thresholds that were fitted
-    to other cases. `threshold`: in log-odds, of all cases; None where a verdict is no token. `seconds` of one judgement
-    among others; `unread`: the first reply that could not be read.
+    to other cases. `threshold`: in log-odds, of all cases; None where a verdict is no token. `own`: those asked
+    that are one's own. `seconds` of one judgement among others; `unread`: the first reply that could not be read.
     """
 
     order: Estimate | None
@@ -137,6 +137,7 @@ class QuestionExam(Value):
     threshold: float | None = None
     shares: dict[str, Estimate]
     asked: int = 0
+    own: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
@@ -171,16 +172,6 @@ class Exam(Value):
         """Those of which the exam does not tell whether it can."""
         found = {name: _fault(each, upper=False) for name, each in self.questions.items()}
         return {name: fault for name, fault in found.items() if fault and name not in self.failed}
-
-    @property
-    def checks(self) -> dict[str, Estimate]:
-        """A line for everything that was measured."""
-        lines: dict[str, Estimate] = {}
-        for name, each in self.questions.items():
-            whole = {"in order": each.order, "right after calibration": each.right}
-            known = {what: share for what, share in whole.items() if share is not None}
-            lines |= {f"exam of {name}: {what}": share for what, share in (known | each.shares).items()}
-        return lines
 
 
 def _fault(found: QuestionExam, *, upper: bool) -> str:

@@ -89,10 +89,13 @@ async def examine(
     sample: int,
     seed: int,
     documents: Sequence[Document] = (),
+    own: Sequence[CanaryCase] = (),
+    marks: Sequence[Canary] = (),
 ) -> Exam:
     """At most about `sample` judgements of each question; `questions` are examples of what will be asked.
 
-    `judge` has neither thresholds nor guard. Rubrics are examined where there are documents to write them from.
+    Cases of one's own come before others; marks, what people said of a run, are half of what is asked at most. `judge`
+    has neither thresholds nor guard. Rubrics are examined where there are documents to write them from.
     """
     found: dict[str, QuestionExam] = {}
     answered: dict[str, list[Answered]] = {}
@@ -101,12 +104,15 @@ async def examine(
     for like in questions:
         asking, begun = _Asking(judge, limit), time.monotonic()
         if isinstance(like, RubricQuestion):
-            cases = _cases(pick, sample // _RUBRICS, seed, with_document=True)
-            if not cases:
+            drawn = _cases(pick, sample // _RUBRICS, seed, own)
+            if not (cases := [case for case in drawn if case.document is not None]):
                 continue
             result = await _rubrics(asking, cases, documents, seed)
         else:
-            answers = await _answered(asking, like, _cases(pick, sample // 2, seed))
+            said = [each for each in marks if each.question.name == like.name]
+            said = rng_from("exam", seed).sample(said, min(len(said), sample // 2))
+            cases = _cases(pick, (sample - len(said)) // 2, seed, own)
+            answers = await _answered(asking, like, cases, said)
             if not answers:
                 continue
             # A tie is a token of its own: it needs no threshold.
@@ -116,7 +122,8 @@ async def examine(
                 # What a guard looks for needs no grade, and loses.
                 answers = [each for each in answers if each.canary.kind not in CLAIMS]
             result = _result(like, answers, is_fitted=is_fitted)
-            result = result.model_copy(update={"anchors": tuple(_anchors(judge, answers))})
+            known = sum(each.canary in said or each.canary.case in own for each in answered[like.name])
+            result = result.model_copy(update={"anchors": tuple(_anchors(judge, answers)), "own": known})
         found[like.name] = result.model_copy(
             update={
                 "asked": asking.asked,
@@ -161,26 +168,31 @@ async def changes_since(exam: Exam, judge: ModelJudge) -> dict[str, str]:
     changes = {}
     for name, each in exam.questions.items():
         found = await asyncio.gather(*map(again, each.anchors))
-        far = [_is_far(anchor.log_odds, now) for anchor, now in zip(each.anchors, found, strict=True)]
+        kept = [anchor.log_odds for anchor in each.anchors]
+        far = [
+            now is None or abs(now - then) > _NOISE + _RELATIVE_NOISE * abs(then)
+            for then, now in zip(kept, found, strict=True)
+        ]
         # A judge that has come to say yes to all has changed in half of them.
         if far and 2 * sum(far) >= len(far):
-            words = ["none" if now is None else f"{now:+.1f}" for now in found]
-            kept = ", ".join(f"{anchor.log_odds:+.1f}" for anchor in each.anchors)
-            changes[name] = f"log-odds {kept}, found {', '.join(words)}"
+            then, now = (
+                ", ".join("none" if one is None else f"{one:+.1f}" for one in some) for some in (kept, found)
+            )
+            changes[name] = f"log-odds {then}, found {now}"
     return changes
 
 
-def _is_far(then: float, now: float | None) -> bool:
-    return now is None or abs(now - then) > _NOISE + _RELATIVE_NOISE * abs(then)
-
-
-def _cases(pick: PickCase, number: int, seed: int, *, with_document: bool = False) -> list[CanaryCase]:
+def _cases(pick: PickCase, number: int, seed: int, own: Sequence[CanaryCase]) -> list[CanaryCase]:
     drawn = (pick(rng_from("exam", seed, each)) for each in range(max(3, number)))
-    return [case for case in drawn if case.document is not None or not with_document]
+    return [*rng_from("exam", seed).sample(own, len(own)), *drawn][: max(3, number)]
 
 
-async def _answered(asking: _Asking, like: Question[Any], cases: Sequence[CanaryCase]) -> list[Answered]:
+async def _answered(
+    asking: _Asking, like: Question[Any], cases: Sequence[CanaryCase], marks: Sequence[Canary]
+) -> list[Answered]:
     planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
+    for side in (True, False):
+        planned += enumerate(each for each in marks if each.expected is side)
     replies = await asyncio.gather(*(asking.ask(canary.question) for _, canary in planned))
     return [
         Answered(place, canary, margin_of(reply, canary.read), reply.verdict.probability is not None)
@@ -342,9 +354,8 @@ async def _rubrics(
         "readable": _share([readable for readable, *_ in found]),
         "criteria from the document": estimate_mean(kept, seed=0),
     }
-    order = estimate_mean(orders, seed=0)
     told = {name: share for name, share in shares.items() if share is not None}
-    return QuestionExam(order=order, shares=told)
+    return QuestionExam(order=estimate_mean(orders, seed=0), shares=told)
 
 
 def _add_claims(found: dict[str, QuestionExam], answered: Mapping[str, Sequence[Answered]]) -> None:

@@ -47,8 +47,9 @@ def exam_tables(exam: Exam) -> list[Table]:
         known = [shown(each.shares.get(share), digits=2) for share in heads]
         threshold = "-" if each.threshold is None else f"{each.threshold:+.1f}"
         tokens = f"{each.tokens_in:,} + {each.tokens_out:,}"
+        asked = f"{each.asked:,}{f', {each.own} own' if each.own else ''}"
         whole = (shown(each.order, digits=2), shown(each.right, digits=2))
-        rows.append((name, *whole, *known, threshold, f"{each.asked:,}", tokens, f"{each.seconds:.2f}"))
+        rows.append((name, *whole, *known, threshold, asked, tokens, f"{each.seconds:.2f}"))
         others += [
             (name, what, shown(share, digits=2)) for what, share in each.shares.items() if what not in heads
         ]

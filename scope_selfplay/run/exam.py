@@ -18,17 +18,18 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.designs.design import ComparisonDesign
 from scope_selfplay.designs.per_rollout import PointwiseDesign
 from scope_selfplay.designs.step import open_design
-from scope_selfplay.judge.canaries import cases_of
-from scope_selfplay.judge.checks import PASSES, Exam, read_exam
+from scope_selfplay.judge.canaries import Canary, CanaryCase, cases_of, own_cases
+from scope_selfplay.judge.checks import PASSES, CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import changes_since, examine
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.judge.protocol import Question, Style, question_of
+from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Style, question_of
 from scope_selfplay.judge.questions import RANDOM_MODEL, has_guard
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.files import publish_once, write_atomic
 from scope_selfplay.store.folder import MANIFEST, RunFolder
+from scope_selfplay.store.human import HumanFolder, HumanVerdict
 from scope_selfplay.store.ratings import read_fork
 
 A_QUESTION = 40
@@ -89,16 +90,46 @@ def hold_exam(
         return kept
     questions = questions_of(config, pack)
     say(f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)")
-    pick = cases_of(config.judge.canaries.file, documents)
-    exam = at_once(examine(judge, questions, pick, sample=sample, seed=config.seed, documents=documents))
+    pick, file = cases_of(None, documents), config.judge.canaries.file
+    own, marks = own_cases(file), marks_of(Path(file)) if file and Path(file).is_dir() else []
+    examined = examine(
+        judge, questions, pick, sample=sample, seed=config.seed, documents=documents, own=own, marks=marks
+    )
+    exam = at_once(examined)
     folder.exam.mkdir(parents=True, exist_ok=True)
-    own = folder.exam / f".exam.{os.getpid()}"
-    write_atomic(own, exam.model_dump_json(indent=1) + "\n")
+    whole = folder.exam / f".exam.{os.getpid()}"
+    write_atomic(whole, exam.model_dump_json(indent=1) + "\n")
     # Of several processes that open a run at the same time, one exam counts.
-    publish_once(own, folder.exam / "exam.json")
-    own.unlink(missing_ok=True)
-    found = read_exam(folder)
-    assert found is not None
+    publish_once(whole, folder.exam / "exam.json")
+    whole.unlink(missing_ok=True)
+    return read_exam(folder) or exam
+
+
+def marks_of(run: Path) -> list[Canary]:
+    """What people have said of a run, where none said otherwise. Raises ConfigError without any, and RecordError."""
+    from scope_selfplay.store.reader import RunReader
+
+    said: dict[tuple[str, ...], list[HumanVerdict]] = {}
+    found = []
+    with RunReader(run) as reader:
+        for mark in HumanFolder(reader.folder).verdicts():
+            if mark.value is not None:
+                said.setdefault(mark.question, []).append(mark)
+        for mark, *others in said.values():
+            record = reader.task(mark.task_id)
+            task, rubric, value = record.candidate.task, record.candidate.rubric, bool(mark.value)
+            if task is None or any(each.value is not value for each in others):
+                continue
+            if mark.gate is not None:
+                question: Question[bool] = GateQuestion(task, mark.gate, record.document)
+            else:
+                assert rubric is not None and mark.criterion is not None
+                answers = {each.rollout.id: each.rollout.answer or "" for each in reader.attempts_on(task.id)}
+                question = GradeQuestion(task, rubric.criteria[mark.criterion], answers[mark.rollout_id])
+            case = CanaryCase(task=task.text, criterion="", right="", wrong="")
+            found.append(Canary(question, CanaryKind.RIGHT if value else CanaryKind.WRONG, case, "", value))
+    if not found:
+        raise ConfigError(f"judge.canaries.file: {run} holds no marks; `scope play judge {run}` makes some")
     return found
 
 

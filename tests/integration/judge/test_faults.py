@@ -278,11 +278,8 @@ async def test_a_replica_that_dies_makes_no_verdict_wrong_and_none_missing(
         await asyncio.sleep(0.01)
         return sound(request)
 
-    truth, dying, other = (
-        await undisturbed(judge_over, ANSWERS, TASKS),
-        FakeServer(until_death),
-        FakeServer(sound),
-    )
+    truth = await undisturbed(judge_over, ANSWERS, TASKS)
+    dying, other = FakeServer(until_death), FakeServer(sound)
     async with judge_over(dying, other, concurrency=8) as judge:
         grading = asyncio.create_task(grade_all(judge, ANSWERS, TASKS))
         verdicts = await as_time_passes(grading, clock, SILENCE, dying, other)

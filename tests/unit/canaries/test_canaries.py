@@ -81,9 +81,7 @@ async def work(judge: Judge, times: int = 60, *, only: type[Question[Any]] = Que
     return found
 
 
-async def test_an_honest_judge_passes_every_canary_of_every_role_and_what_a_stage_gets_is_the_same(
-    tmp_path: Path,
-) -> None:
+async def test_an_honest_judge_passes_every_canary_and_what_a_stage_gets_is_the_same(tmp_path: Path) -> None:
     metered = MeteredJudge(watch := watch_of(JUDGE, tmp_path))
     assert await work(metered) == await work(MeteredJudge(JUDGE))
     shares = canary_shares(watch.verdicts)
@@ -125,7 +123,7 @@ async def test_a_judge_that_errs_stops_the_stage_and_says_what_to_do(
     assert not all(each.is_right for each in read_canaries(RunFolder(tmp_path)))
 
 
-async def test_an_unreadable_judge_is_left_to_the_failure_budget_and_a_step_measures_its_own_canaries(
+async def test_an_unreadable_judge_is_left_to_the_failure_budget_and_a_step_measures_its_own(
     tmp_path: Path,
 ) -> None:
     watch = watch_of(with_noise(JUDGE, NoiseConfig(unreadable=1.0)), tmp_path)
@@ -173,14 +171,13 @@ def test_cases_of_prose_ask_for_a_statement_and_another_document_gives_the_wrong
 
 async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
-    answers = {"right": "Its river is the Ysk.", "wrong": "None."}
-    facts = {"task": TASK.text, "criterion": CRITERION.text, **answers}
-    file.write_text(json.dumps(facts) + "\n")
+    case = {"task": TASK.text, "criterion": CRITERION.text, "right": "Its river is the Ysk.", "wrong": "No."}
+    file.write_text(json.dumps(case) + "\n")
     watch = watch_of(JUDGE, tmp_path, file=str(file))
     await work(watch, 20, only=GradeQuestion)
     assert {each.task for each in watch.verdicts} == {TASK.text}
     assert all(each.is_right for each in watch.verdicts)
-    file.write_text(json.dumps({**facts, "answer": "?"}) + "\n")
+    file.write_text(json.dumps({**case, "answer": "?"}) + "\n")
     with pytest.raises(RecordError, match=r"cases\.jsonl"):
         cases_of(str(file), WORLD)
     file.write_text("")

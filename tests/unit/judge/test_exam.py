@@ -1,6 +1,7 @@
 """A judge is examined before it judges: a sound one passes, every unsound one is named, and a shifted one is mended."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from scope_selfplay.base.values import Document
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.judge.canaries import CLAIM, HOSTILE, cases_of
-from scope_selfplay.judge.checks import Exam, read_exam
+from scope_selfplay.judge.canaries import CLAIM, HOSTILE, Canary, cases_of
+from scope_selfplay.judge.checks import CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import examine
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import (
@@ -30,6 +31,7 @@ from scope_selfplay.judge.rules import LexicalJudge, with_noise
 from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.report.judge import exam_tables
 from scope_selfplay.run.exam import check_exam, hold_exam, questions_of, thresholds_of
 from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.chat_server import FakeServer
@@ -49,19 +51,30 @@ def lexical(**noise: Any) -> Responder:
     return lambda request: judged_reply(judge, request)
 
 
-async def examined(judge: ModelJudge, *questions: Any, sample: int = 40) -> Exam:
-    return await examine(judge, questions, cases_of(None, WORLD), sample=sample, seed=0, documents=WORLD)
+async def examined(judge: ModelJudge, *questions: Any, **own: Any) -> Exam:
+    return await examine(judge, questions, cases_of(None, WORLD), sample=40, seed=0, documents=WORLD, **own)
 
 
 @pytest.mark.parametrize("verdict", ["written", "token"])
 async def test_a_sound_judge_passes_in_every_question(judge_over: JudgeOver, verdict: str) -> None:
     async with judge_over(lexical(), verdict=verdict, guard=False, patience=100.0) as judge:
         exam = await examined(judge, *GATES, RubricQuestion(TASK, [DOCUMENT]), GRADE, PAIR, LETTER)
-    assert (exam.failed, exam.doubtful) == ({}, {}), exam.checks
+    assert (exam.failed, exam.doubtful) == ({}, {}), exam
     assert {each.order.value for each in exam.questions.values() if each.order} == {1.0}
     assert exam.questions["rubric"].shares["criteria from the document"].value == 1.0
     assert 36 <= exam.questions["grade"].asked <= 40
     assert set(exam.thresholds) == ({"gate_source", "gate_entity", "grade"} if verdict == "token" else set())
+
+
+async def test_cases_and_marks_of_ones_own_come_first_and_are_counted(judge_over: JudgeOver) -> None:
+    own = cases_of(None, WORLD)(random.Random(9))
+    marks = [Canary(each, CanaryKind.RIGHT, own, "", expected=True) for each in (GRADE, GATES[0])]
+    async with judge_over(lexical(), guard=False, patience=100.0) as judge:
+        exam = await examined(judge, GATES[0], GRADE, PAIR, own=[own], marks=marks)
+    assert [each.own for each in exam.questions.values()] == [3, 3, 2]
+    # What is marked the lexical judge does not understand.
+    assert [each.order and each.order.value for each in exam.questions.values()] == [0.975, 0.975, 1.0]
+    assert "39, 3 own" in str(exam_tables(exam)[0])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +96,7 @@ async def test_a_judge_that_cannot_judge_is_named_with_the_question_and_the_figu
 ) -> None:
     async with judge_over(served, guard=False, retries=0, patience=100.0) as judge:
         exam = await examined(judge, question)
-    assert list(exam.failed) == [question.name] and fault in exam.failed[question.name], exam.checks
+    assert list(exam.failed) == [question.name] and fault in exam.failed[question.name], exam
     said: list[str] = []
     settings = load_config(None, ["judge.exam=report"]).judge
     check_exam(exam, settings, said.append)
@@ -120,9 +133,7 @@ async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge
     assert grade.shares["claims met, with the guard"].value == 0.0
 
 
-async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_about_once(
-    judge_over: JudgeOver,
-) -> None:
+async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_once(judge_over: JudgeOver) -> None:
     asked = []
 
     def reply(request: ServedRequest) -> ServedReply:

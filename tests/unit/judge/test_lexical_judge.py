@@ -141,9 +141,8 @@ async def test_what_the_documents_do_not_state_cannot_be_asked() -> None:
     """Whatever is true in the world: the judge has read what it was shown, and no more."""
     links = WAYS[2]
     task, places, (source, middle, end) = question(links), way(links), found(links)
-    cut = end.model_copy(
-        update={"text": f"{places[2].name} is {places[2].kind}. {write_link('twin', 'Corvale')}"}
-    )
+    text = f"{places[2].name} is {places[2].kind}. {write_link('twin', 'Corvale')}"
+    cut = end.model_copy(update={"text": text})
     chain, facts = [f"{FIRST.name}'s {links[0]}", f"{FIRST.name}'s {links[0]}'s {links[1]}"], places[2].facts
     for given, unmet in [
         ((source, middle), (f"what is said of {chain[1]}",)),

@@ -156,9 +156,8 @@ async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOv
     body = fake.requests[0].body
     assert body["structured_outputs"] == {"choice": ["1", "0"]} and body["max_tokens"] == 1
     assert fake.requests[0].prompt.endswith("1 or 0.")
-    async with judge_over(
-        lambda request: ServedReply("0", {"0": 0.9}), verdict="token", guard=False
-    ) as judge:
+    zero = ServedReply("0", {"0": 0.9})
+    async with judge_over(lambda request: zero, verdict="token", guard=False) as judge:
         verdict = (await judge.ask(GRADE)).verdict
     assert (verdict.value, verdict.probability) == (False, None), "the odds of 1 are not known"
 
@@ -314,8 +313,5 @@ async def test_a_rubric_that_asks_for_what_no_document_states_is_written_anew_or
         (rubric("floods came", "a dam"), "2 criteria, 3 to 5 wanted"),
     ):
         reply = await ask(always(said), RubricQuestion(TASK, [DOCUMENT]))
-        assert (
-            reply.value is None
-            and why in reply.verdict.reasoning
-            and "States that" in reply.verdict.reasoning
-        )
+        words = reply.verdict.reasoning
+        assert reply.value is None and why in words and "States that" in words

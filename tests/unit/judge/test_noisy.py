@@ -98,9 +98,8 @@ async def test_every_kind_of_noise_has_its_share_of_the_comparisons() -> None:
 async def test_a_criterion_is_met_and_a_score_is_higher_the_longer_the_answer_is() -> None:
     judge = noisy(longer=1, half_length=20)
     met = [[each.value for each in await grades(judge, "bad " * words)] for words in (5, 20, 60)]
-    assert [each.count(True) / MANY for each in met] == pytest.approx(
-        [1 - 2**-0.25, 0.5, 1 - 2**-3], abs=0.025
-    )
+    expected = [1 - 2**-0.25, 0.5, 1 - 2**-3]
+    assert [each.count(True) / MANY for each in met] == pytest.approx(expected, abs=0.025)
     for scale, marks in ((Scale.IMPLICIT, [3.0, 5.0, 9.0]), (Scale.CORRECTNESS, [0.5, 0.5, 1.0])):
         answers = (answer_of("bad " * words) for words in (10, 20, 60))
         asked = [ScoreQuestion(TASK, answer, None, scale=scale) for answer in answers]

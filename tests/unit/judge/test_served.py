@@ -95,8 +95,7 @@ async def test_with_a_key_only_those_who_send_it_are_answered(monkeypatch: pytes
 async def test_a_random_judge_gives_every_role_of_a_pack_a_reply_that_is_read(
     domain: str, verdict: str
 ) -> None:
-    async with over_the_wire(
-        random_judge_app(), load_pack(REPOSITORY / "prompts" / domain), verdict=verdict
-    ) as judge:
+    pack = load_pack(REPOSITORY / "prompts" / domain)
+    async with over_the_wire(random_judge_app(), pack, verdict=verdict) as judge:
         for question in questions():
             assert (await judge.ask(question)).value is not None, question

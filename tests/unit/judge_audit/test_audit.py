@@ -197,9 +197,7 @@ def test_an_audit_stays_within_its_calls_shares_them_and_is_the_same_each_time(t
     assert {each.id for each in asked} < {each.id for each in read_asked(folder)}
 
 
-def test_a_judge_that_has_changed_since_the_run_is_found_by_the_answers_that_it_met_then(
-    tmp_path: Path,
-) -> None:
+def test_a_judge_that_has_changed_is_found_by_the_answers_that_it_met_then(tmp_path: Path) -> None:
     folder = noisy_run(tmp_path / "run", {})
     report = audited(folder, 2400, "judge.noise.longer=1")
     drifts = {what: check for what, check in report.checks.items() if what.startswith(DRIFT)}
@@ -262,11 +260,7 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     [
         ((), RecordError, "holds no judgement that could be asked again"),
         (("judge.kind=verifier",), ConfigError, "judge.kind is verifier"),
-        (
-            ("judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:1/v1"),
-            JudgeError,
-            "does not answer",
-        ),
+        (("judge.kind=model", "judge.endpoint.base_url=http://0.0.0.0:1/v1"), JudgeError, "does not answer"),
     ],
 )
 def test_what_cannot_be_audited_or_read_is_said_in_one_line(

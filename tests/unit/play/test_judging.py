@@ -7,7 +7,6 @@ import re
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,12 @@ from click.testing import CliRunner, Result
 from scope_selfplay.base.errors import ScopeError, UserError
 from scope_selfplay.base.values import Rollout
 from scope_selfplay.cli import cli
+from scope_selfplay.run.exam import marks_of
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.human import HumanFolder
+from scope_selfplay.testing.chat_server import FakeServer
+from tests.integration.serving.threads import in_thread
+from tests.judges import always
 from tests.unit.store.runs import rewrite, write_run
 
 pytestmark = pytest.mark.integration
@@ -56,6 +59,13 @@ def test_every_reply_is_kept_and_counted_against_the_judge(folder: RunFolder) ->
     said = HumanFolder(folder).verdicts()
     assert [verdict.value for verdict in said] == [True, False, True, True, None]
     assert said[2].reasoning == "the year is there" and said[2].person == "ann"
+    marks = [("gate_source", True), ("grade", False), ("grade", True), ("grade", True)]
+    assert [(each.question.name, each.expected) for each in marks_of(folder.path)] == marks
+    with in_thread(FakeServer(always("<score>1</score>")).serving()) as url:
+        own = [f"judge.canaries.file={folder.path}", f"--out={folder.path / 'kept'}", "--json"]
+        found = CliRunner().invoke(cli, ["judge", "exam", "--base-url", url, "--set", *own]).stdout
+    counts = {name: each["own"] for name, each in json.loads(found)["wikipedia"]["questions"].items()}
+    assert counts["gate_source"] == 1 and counts["grade"] == 3 == sum(counts.values()) - 1
     rows = {
         name.removeprefix("agree with people: "): row for name, *row in stats(folder, "The judge")["rows"]
     }
@@ -69,6 +79,9 @@ def test_every_reply_is_kept_and_counted_against_the_judge(folder: RunFolder) ->
     page = folder.path / "report.html"
     shown = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(page)])
     assert shown.exit_code == 0 and "<h2>People</h2>" in page.read_text()
+    # Of what two people see in two ways nothing is known.
+    play(folder, "judge", "--task", "task-1-002", replies=["n", "/quit"], person="bob")
+    assert len(marks_of(folder.path)) == 3
 
 
 def test_a_sample_goes_on_where_the_person_stopped(folder: RunFolder) -> None:
@@ -122,28 +135,28 @@ class Terminal:
     def wait_for(self, words: str) -> None:
         """Until the words are printed after those waited for before; asked where its cursor is, a terminal answers."""
         while words not in self.text[self._read :]:
-            ready, _, _ = select.select([self._master], [], [], 120)
-            assert ready, f"{words!r} did not come; there is {self.text[-2000:]!r}"
-            try:
-                new = os.read(self._master, 65536).decode("utf-8", "replace")
-            except OSError:
-                raise AssertionError(f"ended without {words!r}: {self.text[-2000:]!r}") from None
+            new = self._more()
+            assert new, f"{words!r} did not come; there is {self.text[-2000:]!r}"
             if "\x1b[6n" in new:
                 self.type("\x1b[1;1R")
-            self.text += new
         self._read = self.text.index(words, self._read) + len(words)
+
+    def _more(self) -> str:
+        """What is printed within two minutes; "" at the end."""
+        ready, _, _ = select.select([self._master], [], [], 120)
+        try:
+            new = os.read(self._master, 65536).decode("utf-8", "replace") if ready else ""
+        except OSError:
+            new = ""
+        self.text += new
+        return new
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def end(self) -> int:
-        deadline = time.monotonic() + 120
-        while self._process.poll() is None and time.monotonic() < deadline:
-            ready, _, _ = select.select([self._master], [], [], 1)
-            try:
-                self.text += os.read(self._master, 65536).decode("utf-8", "replace") if ready else ""
-            except OSError:
-                break
+        while self._more():
+            pass
         code = self._process.wait(timeout=120)
         os.close(self._master)
         return code
