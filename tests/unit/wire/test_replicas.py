@@ -131,7 +131,7 @@ async def test_with_patience_a_busy_one_is_waited_for_and_nobody_else_is_asked()
 
 async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_that_is_said() -> None:
     fakes = [FakeServer(the_prompt) for _ in range(2)]
-    async with replicated(fakes, RetryPolicy(deadline=0.3, attempt=60.0, attempts=None)) as client:
+    async with replicated(fakes, ONCE) as client:
         all_do(fakes, FaultKind.REDIRECT)
         with pytest.raises(Refused):
             await ask(client, "a", 0)
