@@ -89,15 +89,16 @@ async def serving(
     port: int = 0,
     finish: float = 0.1,
     protocol: type[asyncio.Protocol] | None = None,
+    browsers: bool = False,
 ) -> AsyncIterator[str]:
     """Serve `app` on the running loop for as long as the block lasts; gives the base URL, `http://host:port/v1`.
 
     Afterwards requests that have arrived are answered for up to `finish` seconds. `protocol` replaces uvicorn's own.
-    Signals stay with the caller. Raises as `listen` does.
+    Unless `browsers` may, programs alone ask. Signals stay with the caller. Raises as `listen` does.
     """
     bound = listen(host, port)
     config = uvicorn.Config(
-        NoBrowsers(app, host),
+        app if browsers else NoBrowsers(app, host),
         http=protocol or "auto",
         log_level="warning",
         access_log=False,
@@ -129,6 +130,7 @@ async def serve_until_stopped(
     drain: float = 0.0,
     on_drain: Callable[[], None] = lambda: None,
     finish: float = 60.0,
+    browsers: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT: `drain` seconds later, in which traffic still arrives on Kubernetes, the port
     closes, and what has arrived is answered for up to `finish` seconds. A second signal ends the process at once.
@@ -145,7 +147,7 @@ async def serve_until_stopped(
 
     for number in _STOPS:
         loop.add_signal_handler(number, stop)
-    async with serving(app, host=host, port=port, finish=finish) as url:
+    async with serving(app, host=host, port=port, finish=finish, browsers=browsers) as url:
         on_ready(url)
         await stopped.wait()
 

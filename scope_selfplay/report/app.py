@@ -6,6 +6,7 @@ The pages show text that models wrote. It is escaped; should a hole be found in 
 allows no script, style, frame, form or connection but this server's.
 """
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio.to_thread
-import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -27,7 +27,7 @@ from scope_selfplay.base.errors import ScopeError
 from scope_selfplay.base.values import Value
 from scope_selfplay.evaluation.folder import EvaluationReader, is_evaluation
 from scope_selfplay.net.guard import LOOPBACK
-from scope_selfplay.net.serve import host_of, listen, url_of
+from scope_selfplay.net.serve import host_of, serve_until_stopped
 from scope_selfplay.report import pages
 from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
 from scope_selfplay.report.rendering import BadParameterError, Links, page_environment
@@ -168,7 +168,12 @@ def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[
     Raises RecordError when the folder is neither a run nor an evaluation, and as `listen` does.
     """
     app = build_app(EvaluationReader(path) if is_evaluation(path) else ShownRun(path), site)
-    listening = listen(host, port)
-    announce(f"{url_of(listening)}{site.base}/")
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="on")
-    uvicorn.Server(config).run(sockets=[listening])
+
+    def told(url: str) -> None:
+        announce(f"{url.removesuffix('/v1')}{site.base}/")
+
+    async def serve() -> None:
+        async with app.router.lifespan_context(app):
+            await serve_until_stopped(app, host=host, port=port, on_ready=told, browsers=True)
+
+    asyncio.run(serve())
