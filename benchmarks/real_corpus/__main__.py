@@ -1,4 +1,4 @@
-"""A corpus that a real model makes and a real judge judges, without training: docs/how/evidence/real-corpus.md.
+"""A corpus that a real model makes and a real judge judges, without training.
 
     python -m benchmarks.real_corpus [--model qwen2.5-coder-1.5b] [--root FOLDER] [--base-url URL] [--documents 60 40]
 

@@ -220,7 +220,7 @@ def _update(trainer: Trainer) -> Parts:
     Gathered are unsharded bf16 units, and a gradient on its way to the shards: bf16, and float32 to reduce. The output
     layer is TRL's fused one: gradients in float32, and a tile of its logits. Activations are those under gradient
     checkpointing: the input of every layer, and all of the layer that is worked on. On an H200 the peaks of updates of
-    0.6B (sharded, offloaded), 1.7B and 8B with an adapter were .97 to 1.01 of this.
+    0.6B (sharded, offloaded), 1.7B and 8B with an adapter were .98 to 1.01 of this.
     """
     settings, size, shape, units = trainer.settings, trainer.size, trainer.size.shape, units_of(trainer.size)
     # Of a micro batch, padding included.

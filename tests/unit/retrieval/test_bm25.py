@@ -81,7 +81,7 @@ def test_a_saved_index_answers_like_the_one_in_memory_and_a_damaged_one_is_named
         Bm25Index.open(tmp_path)
 
 
-def test_jax_is_not_woken_where_it_is_installed(tmp_path: Path) -> None:
+def test_jax_is_not_started_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").touch()
     (tmp_path / "jax" / "lax.py").write_text("raise SystemExit('JAX takes the GPU')")
