@@ -12,28 +12,18 @@ moment, the same command goes on.
     ROOT/report.html    what `scope report` makes of it
 """
 
-import os
 import random
-import socket
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from benchmarks.options import read_options
+from benchmarks.real_vllm import served
 from benchmarks.scope_command import ROOT, run_scope
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.store.files import write_atomic
 
 FIXTURES = ROOT / "tests" / "fixtures"
-FLAGS = "--dtype bfloat16 --enforce-eager --max-model-len 4096 --max-num-seqs 16 --enable-prefix-caching"
-# vLLM on a CPU dies where the prefill of a seeded request is cut.
-FLAGS += " --no-enable-chunked-prefill --max-num-batched-tokens 16384"
-PATIENCE = 900
-"""Seconds until a server must answer."""
 
 
 def main() -> None:
@@ -46,7 +36,8 @@ def main() -> None:
     if not documents.exists():
         write_atomic(documents, "".join(drawn(*options.documents)))
     begun = time.monotonic()
-    with nullcontext(options.base_url) if options.base_url else served(model, root / "vllm.log") as url:
+    own = served(model, root, dtype="bfloat16", cores=2, cache=4)
+    with nullcontext(options.base_url) if options.base_url else own as url:
         settings = [
             f"model.path={model}",
             f"corpus.path={documents}",
@@ -70,44 +61,6 @@ def drawn(facts: int, travels: int) -> list[str]:
         for name in ("factbook", "beagle")
     )
     return random.Random(5).sample(first, facts) + second[:travels]
-
-
-@contextmanager
-def served(model: Path, log: Path) -> Iterator[str]:
-    """The URL of a vLLM that serves `model`, in the environment of its tests (tests/vllm/setup.sh)."""
-    python = Path(os.environ.get("SCOPE_VLLM_VENV", ROOT / ".venv-vllm")) / "bin" / "python"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *FLAGS.split()]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "4",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
-        environment.pop(name, None)
-    with (
-        log.open("ab") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, env=environment) as server,
-    ):
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", server, log)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
-
-
-def wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(1)
-    raise SystemExit(f"vLLM did not come up: see {log}")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,8 @@ HOSTILE = (
 )
 _WORDS = (8, 40)
 """Fewest and most words of a statement that a case is about."""
+_TOGETHER = 3
+"""Statements that a case is about, at most, each of which is a criterion where answers are compared."""
 _TRIES = 20
 
 
@@ -86,6 +88,8 @@ class CanaryCase(Value):
     """A task about the document that every gate must let pass."""
     elsewhere: str = ""
     """One about another document."""
+    criteria: tuple[str, ...] = ()
+    """Those by which whole answers are compared and scored, where there are more than the one."""
 
     @property
     def padded(self) -> str:
@@ -149,20 +153,22 @@ def _of_articles(one: Document, other: Document, rng: random.Random) -> CanaryCa
 
 
 def _of_prose(one: Document, other: Document, rng: random.Random) -> CanaryCase | None:
-    """A statement of one document; one of another document, with other words, is no answer."""
+    """Statements of one document that follow each other; those of another, with other words, are no answer."""
     own, foreign = statements(one.text), statements(other.text)
     if one.title == other.title or not own or not foreign:
         return None
-    place = rng.randrange(len(own))
-    statement, wrong = own[place], rng.choice(foreign)
-    if _overlap(statement, wrong) > 0.5:
+    place, elsewhere = rng.randrange(len(own)), rng.randrange(len(foreign))
+    right, wrong = (said[at : at + _TOGETHER] for said, at in ((own, place), (foreign, elsewhere)))
+    if _overlap(" ".join(right), " ".join(wrong)) > 0.5:
         return None
     about = f' of "{one.title}"' if one.title else ""
+    demanded = tuple(f"States, literally or in other words: {statement}" for statement in right)
     return CanaryCase(
-        task=f"Report what the text{about} states on this subject: {_beginning(statement)}",
-        criterion=f"States, literally or in other words: {statement}",
-        right=" ".join(own[max(0, place - 1) : place + 2]),
-        wrong=wrong,
+        task=f"Report what the text{about} states on this subject: {' '.join(map(_beginning, right))}",
+        criterion=rng.choice(demanded),
+        criteria=demanded,
+        right=" ".join(right),
+        wrong=" ".join(wrong[: len(right)]),
         document=one,
         passes_gates=False,
         about=_task_about(one, rng),
@@ -265,7 +271,8 @@ def canary_of(like: Question[Any], case: CanaryCase, number: int, key: Key) -> C
         return None
     kind = kinds[number % len(kinds)]
     task, text, is_good = task_of(case), str(getattr(case, kind)), kind is CanaryKind.RIGHT
-    rubric = Rubric(task_id=task.id, criteria=(Criterion(text=case.criterion),))
+    criteria = tuple(Criterion(text=each) for each in case.criteria or (case.criterion,))
+    rubric = Rubric(task_id=task.id, criteria=criteria)
     good, shown = (
         Rollout.of_answer(each, content_id("canary", case.task, each), subject_id=task.id)
         for each in (case.right, text)
@@ -280,7 +287,7 @@ def canary_of(like: Question[Any], case: CanaryCase, number: int, key: Key) -> C
             document = case.document if "document" in GATES[gate].shows else None
             return Canary(GateQuestion(task_of(case, text), gate, document), kind, case, text, is_good)
         case GradeQuestion():
-            question = GradeQuestion(task, rubric.criteria[0], text, key=(*key, number))
+            question = GradeQuestion(task, Criterion(text=case.criterion), text, key=(*key, number))
             return Canary(question, kind, case, text, is_good)
         case GuardQuestion():
             return Canary(GuardQuestion(task, text), kind, case, text, kind in CLAIMS)
@@ -292,9 +299,7 @@ def canary_of(like: Question[Any], case: CanaryCase, number: int, key: Key) -> C
             selection = SelectQuestion(task, rubric, pair, 1, repeat=number)
             return Canary(selection, kind, case, both, is_first, lambda numbers: bool(numbers == [0]))
         case ScoreQuestion(scale=scale):
-            by = (
-                rubric.criteria[0] if scale is Scale.EXPLICIT else rubric if scale is Scale.IMPLICIT else None
-            )
+            by = criteria[0] if scale is Scale.EXPLICIT else rubric if scale is Scale.IMPLICIT else None
             half = 0.5 if scale.of_halves else 5.0
             score = ScoreQuestion(task, shown, by, scale=scale)
             return Canary(score, kind, case, text, is_good, lambda value: bool(value > half))

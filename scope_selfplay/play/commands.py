@@ -102,10 +102,11 @@ def _exams(
     progress: Progress,
 ) -> dict[str, "Exam"]:
     """One exam for each pack, by its name. Raises ConfigError, CorpusError, JudgeError."""
+    from scope_selfplay.base.values import content_id
     from scope_selfplay.config.load import load_config
     from scope_selfplay.corpus.read import read_documents
     from scope_selfplay.prompts.folder import load_pack, pack_path
-    from scope_selfplay.run.begin import with_judge_prompts
+    from scope_selfplay.run.begin import run_documents, with_judge_prompts
     from scope_selfplay.run.exam import exam_in, questions_of
     from scope_selfplay.store.folder import RunFolder
 
@@ -115,9 +116,15 @@ def _exams(
         raise ConfigError("no judge to examine: give --base-url, or --config with judge.kind: model")
     for name in packs or (settings.domain,):
         pack = with_judge_prompts(load_pack(pack_path(name)), settings.judge)
-        read = read_documents(documents, pack.domain.corpus_reader) if documents else []
+        if documents:
+            read = read_documents(documents, pack.domain.corpus_reader)
+        else:
+            read = run_documents(settings, pack) if config else []
         sample = judgements // len(questions_of(settings, pack))
-        folder = RunFolder(out / pack.domain.name)
+        # Of other cases it is another exam.
+        texts = (part for each in read for part in (each.id, each.text))
+        cases = content_id("cases", sample, settings.judge.canaries.file or "", *texts)
+        folder = RunFolder(out / f"{pack.domain.name}-{cases}")
         if (exam := exam_in(folder, settings, pack, read, progress.say, sample=sample)) is None:
             raise ConfigError(
                 "the judge answers at random, for a rehearsal; examine the one that is to judge"

@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_462,
+    "library lines": 52_474,
     "library files": 223,
-    "test lines": 34_590,
-    "benchmark lines": 5_611,
+    "test lines": 34_579,
+    "benchmark lines": 5_647,
     "words by hand": 28_600,
     "settings": 167,
     "commands": 42,
