@@ -40,13 +40,7 @@ setup(
     package_data={
         KUSTOMIZE: ["components/**/*.yaml", "components/*/*.json", "shared/*.yaml", "images/*"],
         "scope_selfplay.report": ["templates/*", "static/*"],
-        "scope_selfplay": [
-            "py.typed",
-            "embedded/run.yaml",
-            "embedded/policy/*",
-            "rewards/*.yaml",
-            "schemas/*.json",
-        ],
+        "scope_selfplay": ["py.typed", "embedded/run.yaml", "embedded/policy/*", "schemas/*.json"],
         "retrieval": ["py.typed"],
         "jobs": ["py.typed"],
         **{f"{HOME}.{pack}": ["*.md", "*.yaml"] for pack in PACKS},

@@ -39,7 +39,6 @@ class LazyGroup(click.Group):
         "judge": (".play.commands", "Try a judge's prompts, and audit a run's judge."),
         "k8s": (".cluster.commands", "Run on Kubernetes: render, check, follow."),
         "lint-tokens": (".training.lint", "Compare training rows with a model's chat template."),
-        "math": (".rewards.problems", "Maths problems, and a run on them."),
         "models": (".inference.models", "List and fetch small real language models, without the hub."),
         "plan": (".plan.commands", "What a run will take, before it takes it."),
         "play": (".play.commands", "Be the Challenger, the Solver or the Judge yourself."),

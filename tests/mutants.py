@@ -44,7 +44,7 @@ from benchmarks.scope_command import ROOT
 
 SUBJECTS = {
     "rewards.equations rewards.measures": "unit/rewards unit/reward_designs",
-    "rewards.problems rewards.verify": "unit/rewards/test_text_match.py unit/maths integration/maths/test_verifier.py",
+    "rewards.verify": "unit/rewards/test_text_match.py unit/maths integration/maths/test_verifier.py",
     "ranking.matches ranking.balanced ranking.topologies ranking.driver": "unit/ranking unit/reward_designs",
     "training.rows training.loss training.passes": "unit/training integration/loop/test_rows_in_training.py "
     "integration/loop/test_forward_pass.py",

@@ -21,7 +21,7 @@ _RUN = ("Python", "torch", "trl", "memory", "disk")
 _BM25 = ("Python", "bm25s", "uvicorn")
 CAPABILITIES = {
     "the embedded run": ("scope run", (*_RUN, "bm25s", "embedded policy")),
-    "a run on maths problems": ("scope math new FOLDER", (*_RUN, "math-verify")),
+    "a run on exact answers": ("scope run --config FILE", (*_RUN, "math-verify")),
     "training on a GPU": ("scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
     "a run on a cluster": ("scope k8s render", ("Python", "kubectl", "kubernetes")),
     "serving a BM25 index": ("scope serve-retriever", _BM25),

@@ -1,4 +1,4 @@
-"""The papers' equations, answers that a rule verifies, and problems with such answers.
+"""The papers' equations, and answers that a rule verifies.
 
 Pure. What a judge says of a group is in `designs`.
 """

@@ -61,6 +61,7 @@ ELSEWHERE = {
     "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
     "scope run --config k8s/runs/one-gpu/run.yaml ": "a GPU",
+    "scope run --config examples/maths/run.yaml ": "a model that does sums: tests/integration/maths/test_training.py",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""
 SMALL = ("iterations=1", "stop_after=0", "compare.tasks=2", "model.processes=1")

@@ -93,7 +93,6 @@ def test_all_that_lies_in_the_package_and_at_the_top_of_the_checkout_is_in_the_w
     assert {
         "retrieval/server.py",
         "scope_selfplay/embedded/policy/model.safetensors",
-        "scope_selfplay/rewards/run.yaml",
         "scope_selfplay/prompt_packs/wikipedia/domain.yaml",
         "scope_selfplay/kustomize/shared/role.yaml",
     } <= expected

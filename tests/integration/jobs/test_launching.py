@@ -19,7 +19,6 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Rollout
 from scope_selfplay.config.load import load_config
-from scope_selfplay.rewards.problems import RUN_FILE
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
@@ -30,6 +29,7 @@ from tests.integration.loop.policies import write_sums
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[3]
+RUN_FILE = REPOSITORY / "examples" / "maths" / "run.yaml"
 SETTINGS = """
     name=sums iterations=1 seed=1 model.slots=16 solver.steps=3 solver.batch=2 solver.group_size=4
     solver.learning_rate=1e-2 solver.max_prompt=900 solver.max_response=60

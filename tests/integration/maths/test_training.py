@@ -15,7 +15,6 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.local import run_all
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.net.serve import ServedReply, ServedRequest
-from scope_selfplay.rewards.problems import RUN_FILE
 from scope_selfplay.rewards.verify import boxed_reward, last_box
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
@@ -27,6 +26,8 @@ from tests.integration.loop.policies import Sums, write_sums
 from tests.integration.serving.threads import in_thread
 
 pytestmark = pytest.mark.integration
+
+RUN_FILE = Path(__file__).parents[3] / "examples" / "maths" / "run.yaml"
 
 CLUSTER_FILE = Path(__file__).parents[3] / "k8s/runs/reasoning-arena/run.yaml"
 SMALL = """

@@ -143,7 +143,8 @@ def test_what_is_no_setting_any_more_is_passed_over_unless_it_was_set(name: str)
 def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded() -> None:
     """A run that was begun with one release goes on with the next only where its hash is the same."""
     recorded = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
-    files = [*REPOSITORY.glob("k8s/runs/*/run.yaml"), *REPOSITORY.glob("scope_selfplay/*/run.yaml")]
+    kinds = ("k8s/runs", "scope_selfplay", "examples")
+    files = [file for kind in kinds for file in REPOSITORY.glob(f"{kind}/*/run.yaml")]
     found = {str(file.relative_to(REPOSITORY)): load_config(file).hash for file in files}
     presets = [f"solver.reward={preset}" for preset in PRESETS]
     assert recorded == found | {preset: load_config(None, [preset]).hash for preset in presets}

@@ -1,14 +1,9 @@
-"""Files of questions with answers, and `scope math new` that writes some: each answer is computed again."""
+"""Files of questions with answers, and runs on them."""
 
 import json
-import random
-import re
-from fractions import Fraction
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
@@ -16,12 +11,13 @@ from scope_selfplay.base.values import Candidate, CandidateStatus, Check, Criter
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.protocol import grade_answer
 from scope_selfplay.judge.rules import VerifierJudge
-from scope_selfplay.rewards.problems import RUN_FILE, MathProblem, ProblemKind, latex, math, problems
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
+
+RUN_FILE = Path(__file__).parents[3] / "examples" / "maths" / "run.yaml"
 
 
 def written(folder: Path, *lines: object) -> str:
@@ -114,30 +110,11 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[object], said: str) -
     assert said in str(error.value)
 
 
-def test_new_writes_problems_and_runs_that_load(tmp_path: Path) -> None:
-    folder = tmp_path / "some" / "mine"
-    arguments = ["new", str(folder), "--count", "30", "--held-out", "12", "--level", "1", "--json"]
-    done = CliRunner().invoke(math, arguments, catch_exceptions=False)
-    assert json.loads(done.output)["train"] == 30
-    config = load_config(folder / "run.yaml")
+def test_the_settings_of_reasoning_arena_are_an_example_beside_those_of_its_baseline() -> None:
+    config, arena = load_config(RUN_FILE), load_config(RUN_FILE.with_name("reasoning_arena.yaml")).solver
     assert (config.domain, config.solver.loss, config.judge.kind) == ("math", "cispo", "verifier")
-    train, held_out = (
-        {each.task.text for each in read_given_tasks(str(path)) if each.task}
-        for path in (config.solver.tasks, config.compare.given)
-    )
-    assert (len(train), len(held_out)) == (30, 12) and not train & held_out
-    arena = load_config(folder / "reasoning_arena.yaml").solver
     assert (arena.tasks, arena.loss, arena.kl_beta) == (config.solver.tasks, "cispo", 0.0)
     assert (arena.reward.design, arena.routing.by if arena.routing else None) == ("live", "auto")
-    few = CliRunner().invoke(math, ["new", str(folder.parent), "--count", "2", "--held-out", "1"])
-    assert f"2 problems to train on, 1 held out: {folder.parent}/\n" in few.output
-    again = CliRunner().invoke(math, ["new", str(folder)])
-    assert again.exit_code != 0 and "nothing is written over" in str(again.exception)
-    # There are 2 * 29 * 29.
-    all_but_82 = ["--held-out", "1600", "--kind", "arithmetic", "--level", "1"]
-    refused = CliRunner().invoke(math, ["new", str(tmp_path / "x"), "--count", "100", *all_but_82])
-    assert "ask for fewer" in str(refused.exception)
-    assert not (tmp_path / "x").exists()
 
 
 def settings(tmp_path: Path, model: Path, *lines: object) -> list[str]:
@@ -176,52 +153,3 @@ def test_what_a_run_without_documents_cannot_do_is_refused(
     config = load_config(RUN_FILE, [*settings(tmp_path, model, line), change])
     with pytest.raises(ConfigError, match=said):
         open_run(config, tmp_path / "runs", Progress())
-
-
-def read(answer: str) -> Fraction:
-    found = re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", answer)
-    if found:
-        return Fraction(int(found[2]), int(found[3])) * (-1 if found[1] else 1)
-    return Fraction(answer)
-
-
-def value(expression: str) -> Fraction:
-    exact = re.sub(r"(\d+)", r"Fraction(\1)", expression)
-    return Fraction(eval(exact, {"Fraction": Fraction}))
-
-
-def solution_holds(problem: MathProblem) -> bool:
-    x, text = read(problem.answer), problem.question
-    match ProblemKind(problem.kind):
-        case ProblemKind.ARITHMETIC | ProblemKind.FRACTIONS:
-            return value(text) == x
-        case ProblemKind.EQUATION:
-            left, right = text.removeprefix("Solve for x: ").split("=")
-            return all_at(left, x) == all_at(right, x)
-        case ProblemKind.WORDS:
-            a, b, *c = map(int, re.findall(r"\d+", text))
-            expected = {1: a + b, 2: a * b + (c or [0])[0], 3: Fraction(b * (c or [0])[0], a)}
-            return expected[problem.level] == x
-
-
-def all_at(side: str, x: Fraction) -> Fraction:
-    total = Fraction(0)
-    for sign, number, unknown in re.findall(r"(-?)\s*(\d+)(x?)", side):
-        total += int(number) * (x if unknown else 1) * (-1 if sign else 1)
-    return total
-
-
-@pytest.mark.parametrize("kind", ProblemKind)
-def test_every_answer_solves_its_problem(kind: ProblemKind) -> None:
-    found = problems(random.Random(1), 150, kinds=[kind])
-    assert len({each.question for each in found}) == 150
-    assert all(solution_holds(each) for each in found)
-    assert {each.level for each in found} == {1, 2, 3}
-    # Fractions are reduced.
-    assert all(latex(read(each.answer)) == each.answer for each in found)
-
-
-def test_a_seed_gives_the_same_problems_in_every_version() -> None:
-    """So that what was measured on them stays comparable."""
-    found = [each for kind in ProblemKind for each in problems(random.Random(1), 900, kinds=[kind])]
-    assert sha256(repr(found).encode()).hexdigest()[:12] == "3a78bf003f86"
