@@ -36,7 +36,6 @@ CONTENT = {
     "source_bytes": "another content of the source",
     "source_hash": "another content of the source",
     "model_hash": "other files in the encoder's folder",
-    "questions_hash": "other --questions",
     "vectors_hash": "other --vectors, or none where some are given now",
 }
 """What another value of a recipe's field means, where the value itself tells a person nothing."""
@@ -65,7 +64,7 @@ class Recipe(Value):
     query_precision: str = "float32"
     """Always this; int8 in builds that releases before this one began."""
     questions_hash: str = ""
-    """sha256 of the gate's questions, which decide the search effort."""
+    """Of the recall gate's own questions, which builds that releases before this one began could have."""
     seed: int = 0
     vectors_hash: str = ""
     """sha256 of the published index whose vectors are taken."""

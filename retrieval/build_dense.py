@@ -75,8 +75,6 @@ class DenseBuild:
     recipe: Recipe
     threads: int = 1
     shard_rows: int = SHARD_ROWS
-    questions: Sequence[str] = ()
-    """For the gate; without any, spans of sampled passages serve as queries."""
     vectors: Path | None = None
     """A flat FAISS index of the same passages, whose vectors are taken instead of encoding."""
 
@@ -297,16 +295,14 @@ def _write_index(index: Any, path: Path) -> None:
 
 
 def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
-    """Queries: the given questions, or spans of words out of sampled passages."""
-    texts = list(plan.questions)[:GATE_QUERIES]
-    draw = numpy_rng_from(plan.recipe.seed, "gate")
-    if not texts:
-        rows = draw.choice(passages.size, size=min(GATE_QUERIES, passages.size), replace=False)
-        for row in sorted(rows.tolist()):
-            contents = split_contents(passages.contents(row))
-            words = contents.text.split() or contents.title.split() or ["empty"]
-            first = int(draw.integers(0, max(1, len(words) - QUERY_WORDS)))
-            texts.append(" ".join(words[first : first + QUERY_WORDS]))
+    """Queries: spans of words out of sampled passages."""
+    draw, texts = numpy_rng_from(plan.recipe.seed, "gate"), list[str]()
+    rows = draw.choice(passages.size, size=min(GATE_QUERIES, passages.size), replace=False)
+    for row in sorted(rows.tolist()):
+        contents = split_contents(passages.contents(row))
+        words = contents.text.split() or contents.title.split() or ["empty"]
+        first = int(draw.integers(0, max(1, len(words) - QUERY_WORDS)))
+        texts.append(" ".join(words[first : first + QUERY_WORDS]))
     return texts
 
 

@@ -1,33 +1,25 @@
 """`scope index build`: the recipe of an index out of the command's options, and the build."""
 
 import math
-import time
 from collections.abc import Collection
-from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from retrieval.profiles import ProfileName
-from scope_selfplay.base.errors import ConfigError, CorpusError
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import available_cpus
 from scope_selfplay.base.terminal import shown_progress
 
 if TYPE_CHECKING:
     from retrieval.build import Recipe
-    from scope_selfplay.base.values import Document
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OF_VECTORS = ("questions", "vectors", "device")
+OF_VECTORS = ("vectors", "device")
 """Parameters that mean nothing for words."""
-SAMPLED_DOCUMENTS = 2000
-ENCODED = 32
-WORD_BYTES = 7
-"""Of an average text."""
 
 
 @click.command()
@@ -48,7 +40,6 @@ WORD_BYTES = 7
 @click.option(
     "--chunk-words", "chunk_tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts."
 )
-@click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
 @click.option("--threads", type=click.IntRange(min=1), default=available_cpus, show_default="all it may use")
 @click.option(
     "--vectors", type=FILE, help="A flat FAISS index of these passages, in their order: nothing is encoded."
@@ -61,7 +52,6 @@ WORD_BYTES = 7
     help="cuda: torch encodes the passages, on a GPU; queries are encoded on the CPU all the same.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
 @click.pass_context
 def build(
     context: click.Context,
@@ -69,10 +59,8 @@ def build(
     source: Path,
     folder: Path,
     *,
-    questions: Path | None,
     threads: int,
     vectors: Path | None,
-    estimate_only: bool,
     **options: Any,
 ) -> None:
     """Build an index of SOURCE in FOLDER; the same command again resumes.
@@ -80,17 +68,14 @@ def build(
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of texts, read as a run reads it.
     """
     from retrieval.build import build_bm25
-    from retrieval.corpus import chunked, read_documents, read_questions
+    from retrieval.corpus import chunked, read_documents
     from scope_selfplay.corpus.read import listed
 
-    asked = read_questions(questions) if questions else ()
     is_dense = options["profile"] != ProfileName.BM25
     _refuse_ignored(context, is_dense=is_dense, has_vectors=vectors is not None)
-    recipe = _recipe(source, options)
-    click.echo(estimate_build(recipe, source, threads, is_encoded=vectors is not None), err=True)
-    if estimate_only:
-        return
-    recipe = _with_hashes(recipe, source, questions=questions, vectors=vectors)
+    # What holds no document is told at once, and a pipe before it is hashed.
+    next(read_documents(source))
+    recipe = _recipe(source, options, vectors)
     skipped: dict[Path, str] = {}
     documents = read_documents(source, skipped)
     if recipe.chunk_tokens:
@@ -99,7 +84,7 @@ def build(
         if is_dense:
             from retrieval.build_dense import DenseBuild, build_dense
 
-            plan = DenseBuild(folder, recipe, threads, questions=asked, vectors=vectors)
+            plan = DenseBuild(folder, recipe, threads, vectors=vectors)
             manifest = build_dense(documents, plan, progress)
         else:
             manifest = build_bm25(documents, folder, recipe, progress)
@@ -123,11 +108,14 @@ def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
             raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
 
 
-def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
-    """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
+def _recipe(source: Path, options: dict[str, Any], vectors: Path | None) -> "Recipe":
+    """With what the files of a build hold: the same names may hold something else when it is started again.
+
+    Raises ConfigError for an encoder whose name holds no family.
+    """
     from retrieval.build import Recipe
-    from retrieval.corpus import source_bytes
-    from retrieval.encoder import family_of
+    from retrieval.corpus import source_bytes, source_hash
+    from retrieval.encoder import family_of, model_hash
 
     encoder, family, backend = options["encoder"], options["family"], options["backend"]
     if options["profile"] == ProfileName.BM25:
@@ -140,73 +128,13 @@ def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
                 "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
             )
     chosen = {"encoder": encoder, "family": family, "backend": backend}
-    origin = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
-    return Recipe(**{**options, **chosen, **origin})
-
-
-def _with_hashes(recipe: "Recipe", source: Path, **files: Path | None) -> "Recipe":
-    """With what the files of a build hold: the same names may hold something else when it is started again."""
-    from retrieval.corpus import source_hash
-    from retrieval.encoder import model_hash
-
+    files = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
     hashes = {
         "source_hash": source_hash(source),
-        **{f"{name}_hash": source_hash(file) if file else "" for name, file in files.items()},
-        "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
+        "vectors_hash": source_hash(vectors) if vectors else "",
+        "model_hash": model_hash(encoder) if encoder else "",
     }
-    return recipe.model_copy(update=hashes)
-
-
-def estimate_build(recipe: "Recipe", source: Path, threads: int, *, is_encoded: bool = False) -> str:
-    """What a build will take, in one line for a person. Encodes a few passages of the source to measure the speed.
-
-    Raises CorpusError for a source that cannot be read, CheckpointError for the encoder.
-    """
-    from retrieval.corpus import read_documents
-    from retrieval.passages import passage_line
-    from retrieval.profiles import estimate
-
-    first = list(islice(read_documents(source), SAMPLED_DOCUMENTS))
-    if not first:
-        raise CorpusError(f"{source}: the corpus holds no document")
-    stored = sum(len(passage_line(document)) + 1 for document in first)
-    # Compressed text is about a third of its size.
-    unpacked = recipe.source_bytes * (3 if source.suffix == ".gz" else 1)
-    rows = len(first) if len(first) < SAMPLED_DOCUMENTS else round(unpacked / (stored / len(first)))
-    if recipe.chunk_tokens:
-        rows = max(rows, round(unpacked / (recipe.chunk_tokens * WORD_BYTES)))
-    name = ProfileName(recipe.profile)
-    speed, dimensions = (1.0, 0) if name is ProfileName.BM25 else _encoder_speed(recipe, first, threads)
-    corpus_bytes = round(stored / len(first) * rows)
-    costs = estimate(
-        name, rows=rows, dimensions=dimensions, corpus_bytes=corpus_bytes, passages_per_second=speed
-    )
-    encoding = 0.0 if is_encoded else costs.encode_seconds
-    minutes = (encoding + costs.index_seconds) / 60
-    return (
-        f"estimate for profile {name} and about {rows:,} passages: {minutes:,.0f} min "
-        f"({encoding / 60:,.0f} of them encoding with {threads} threads), "
-        f"disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
-        f"memory {costs.build_memory / 1e9:,.1f} GB to build and {costs.serve_memory / 1e9:,.1f} GB to serve"
-    )
-
-
-def _encoder_speed(recipe: "Recipe", documents: list["Document"], threads: int) -> tuple[float, int]:
-    """Passages per second, and dimensions."""
-    from retrieval.build_dense import GpuPassages
-    from retrieval.encoder import FAMILIES, Backend, open_encoder, prepare_encoder
-    from retrieval.passages import join_contents
-
-    on_gpu = recipe.device != "cpu"
-    texts = [join_contents(each.title, each.text) for each in documents[0 if on_gpu else -ENCODED :]]
-    with TemporaryDirectory() as folder:
-        prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), Path(folder))
-        encoder = open_encoder(Path(folder), threads=threads)
-        work = GpuPassages(recipe.encoder, FAMILIES[recipe.family]) if on_gpu else encoder
-        work.passages(texts[:2])
-        start = time.perf_counter()
-        work.passages(texts)
-        return len(texts) / (time.perf_counter() - start), encoder.dimensions
+    return Recipe(**{**options, **chosen, **files, **hashes})
 
 
 @click.group()

@@ -12,8 +12,7 @@ from retrieval.passages import LONGEST_ID, Passages
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.cut import Chunker
-from scope_selfplay.corpus.read import located_documents, read_lines, survey
-from scope_selfplay.net.json import parse_object
+from scope_selfplay.corpus.read import located_documents, survey
 from scope_selfplay.store.folder import checksum
 
 
@@ -24,23 +23,6 @@ def read_documents(source: Path, skipped: dict[Path, str] | None = None) -> Iter
     line that is not a document.
     """
     return (document for _, document in located_documents(source, None, skipped, lenient=True))
-
-
-def read_questions(path: Path) -> list[str]:
-    """The `question` of every JSON line, for the recall gate. Raises CorpusError, naming the line."""
-    questions = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            try:
-                question = parse_object(line).get("question")
-            except ValueError as error:
-                raise CorpusError(f"{path}, line {number}: {error}") from None
-            if not isinstance(question, str) or not question.strip():
-                raise CorpusError(f"{path}, line {number}: expected a `question` with some text")
-            questions.append(question)
-    if not questions:
-        raise CorpusError(f"{path}: no question in it")
-    return questions
 
 
 def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:

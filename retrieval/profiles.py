@@ -1,7 +1,7 @@
-"""Profiles: which index for which machine, and what it will cost before anything starts.
+"""Profiles: which index for which machine, and what it takes there.
 
-Sizes follow from the formats; the speeds are those of one core of a current server and only set expectations. At
-21,015,324 passages of 768 dimensions the profiles need 64.6 (flat), 18.5 (compact), 16.3 (balanced) and 32.3 GB (gpu).
+Sizes follow from the formats: at 21,015,324 passages of 768 dimensions the profiles need 64.6 (flat), 18.5 (compact),
+16.3 (balanced) and 32.3 GB (gpu).
 """
 
 import math
@@ -68,52 +68,20 @@ def vector_bytes(name: ProfileName) -> int:
     return 4 if name is ProfileName.FLAT else 2
 
 
-@dataclass(frozen=True)
-class BuildEstimate:
-    """What a build will take; bytes and seconds."""
-
-    index_bytes: int
-    build_disk: int
-    """At the peak: corpus, vectors and index together."""
-    build_memory: int
-    serve_memory: int
-    encode_seconds: float
-    index_seconds: float
-
-
-def estimate(
-    name: ProfileName, *, rows: int, dimensions: int, corpus_bytes: int, passages_per_second: float
-) -> BuildEstimate:
-    """Costs of building and serving; `passages_per_second` is the measured speed of the encoder."""
-    profile = PROFILES[name]
+def index_bytes(name: ProfileName, rows: int, dimensions: int) -> int:
+    """What an index takes on the disk beside its passages."""
     if name is ProfileName.BM25:
-        # About 60 distinct words a passage, 8 bytes each; building holds all words as Python numbers.
-        index = rows * 60 * 8
-        return BuildEstimate(
-            index_bytes=index,
-            build_disk=index + corpus_bytes,
-            build_memory=rows * 2_600,
-            serve_memory=index + corpus_bytes // 4,
-            encode_seconds=0,
-            index_seconds=rows / 5_000,
-        )
-    nlist, is_ivf = cells(rows), profile.is_ivf
-    overhead = rows * 16 + nlist * dimensions * 4 * 1.4 if is_ivf else 0
-    index = round(rows * dimensions * profile.bytes_per_row + overhead)
-    vectors = rows * dimensions * vector_bytes(name)
-    sample = min(rows, nlist * TRAINING_POINTS_PER_CELL)
-    training = sample * dimensions * 4 if is_ivf else 0
-    held = index * (profile.resident if name is ProfileName.COMPACT else 1.0) if is_ivf else 0
-    # Ten rounds of k-means over the training sample at 40 GFLOP/s a core.
-    training_seconds = 10 * 2.0 * sample * nlist * dimensions / 40e9
-    return BuildEstimate(
-        index_bytes=index,
-        build_disk=corpus_bytes + index + (vectors if is_ivf else 0),
-        build_memory=round(held + 2 * training) + (1 << 30),
-        serve_memory=round(index * profile.resident) + corpus_bytes // 4 + (1 << 30),
-        encode_seconds=rows / passages_per_second,
-        index_seconds=training_seconds + rows / 8_000 if is_ivf else rows / 200_000,
-    )
+        # About 60 distinct words a passage, 8 bytes each.
+        return rows * 60 * 8
+    profile = PROFILES[name]
+    overhead = rows * 16 + cells(rows) * dimensions * 4 * 1.4 if profile.is_ivf else 0
+    return round(rows * dimensions * profile.bytes_per_row + overhead)
+
+
+def busy_bytes(name: ProfileName, *, rows: int, dimensions: int, corpus_bytes: int) -> int:
+    """What a busy server of it has in memory, without its encoders."""
+    held = 0 if name is ProfileName.BM25 else 1 << 30
+    return round(index_bytes(name, rows, dimensions) * PROFILES[name].resident) + corpus_bytes // 4 + held
 
 
 GIB = 2**30

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from retrieval.profiles import GIB, ProfileName, estimate, held_bytes
+from retrieval.profiles import GIB, ProfileName, busy_bytes, held_bytes
 from scope_selfplay.base.values import Criterion, Rollout, Rubric, Task
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import ModelConfig, RunConfig
@@ -187,14 +187,9 @@ def _serving_gib(config: RunConfig, passages: int) -> float:
     workers = config.cluster.retriever.workers
     words = [word for option in config.cluster.prepare.index for word in option.split("=")]
     named = words[words.index("--profile") + 1] if "--profile" in words else ProfileName.BM25
-    size = estimate(
-        ProfileName(named),
-        rows=passages,
-        dimensions=_DIMENSIONS,
-        corpus_bytes=passages * _PASSAGE_BYTES,
-        passages_per_second=1.0,
-    )
-    return (size.serve_memory + held_bytes(_ENCODER_BYTES, workers)) / GIB
+    corpus = passages * _PASSAGE_BYTES
+    busy = busy_bytes(ProfileName(named), rows=passages, dimensions=_DIMENSIONS, corpus_bytes=corpus)
+    return (busy + held_bytes(_ENCODER_BYTES, workers)) / GIB
 
 
 _SMALL_MODEL = 1e8

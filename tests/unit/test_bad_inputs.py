@@ -52,8 +52,6 @@ FILES: dict[str, str | bytes] = {
     "pages/a.md": PAGE,
     "packs/braces/domain.yaml": "title: T\nextends: wikipedia\n",
     "packs/braces/solver.md": "---\nrole: solver\n---\n" + "{{ " + "(" * 3000 + "\n",
-    "text.jsonl": '{"question": "a"}\n{"text": "b"}\n',
-    "half.jsonl": '\n{"question": ',
     "corpus.jsonl": "".join(
         json.dumps({"id": str(n), "title": f"T{n}", "text": f"Text {n}."}) + "\n" for n in range(9)
     ),

@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_255,
+    "library lines": 52_123,
     "library files": 222,
-    "test lines": 34_509,
+    "test lines": 34_493,
     "benchmark lines": 5_647,
-    "words by hand": 28_579,
+    "words by hand": 28_576,
     "settings": 167,
     "commands": 41,
     "training lines": 2_650,

@@ -31,12 +31,8 @@ def refused(result: Result, message: str) -> None:
     assert message in str(result.exception)
 
 
-def test_an_index_of_words_is_estimated_built_and_checked(
-    build: Callable[..., Result], tmp_path: Path
-) -> None:
-    assert "memory" in build("--estimate-only").stderr and not (tmp_path / "index").exists()
-    built = build("--chunk-words", 10)
-    assert "30 passages" in built.stdout and "estimate" in built.stderr
+def test_an_index_of_words_is_built_and_checked(build: Callable[..., Result], tmp_path: Path) -> None:
+    assert "30 passages" in build("--chunk-words", 10).stdout
     check = ["check", str(tmp_path / "index")]
     assert "files intact" in CliRunner().invoke(index, check).stdout
     record = json.loads(CliRunner().invoke(index, [*check, "--json"]).stdout)
@@ -44,17 +40,12 @@ def test_an_index_of_words_is_estimated_built_and_checked(
 
 
 @pytest.mark.integration
-def test_other_questions_and_another_model_are_another_index(
-    build: Callable[..., Result], model: Path
-) -> None:
+def test_another_model_is_another_index(build: Callable[..., Result], model: Path) -> None:
     dense = ("--profile", "balanced", "--encoder", model)
-    questions = model.parent / "questions.jsonl"
-    questions.write_text('{"question": "word3"}\n')
-    assert build(*dense, "--questions", questions).exit_code == 0
-    refused(build(*dense), "was begun with other --questions")
+    assert build(*dense).exit_code == 0
     config = model / "config.json"
     config.write_text(config.read_text() + "\n")
-    refused(build(*dense, "--questions", questions), "was begun with other files in the encoder's folder")
+    refused(build(*dense), "was begun with other files in the encoder's folder")
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from retrieval.folder import ENCODER, PASSAGES, FileChecksum, IndexKind, IndexMa
 from retrieval.profiles import (
     GIB,
     PROFILES,
-    BuildEstimate,
     ProfileName,
     ServeMemory,
+    busy_bytes,
     check_memory,
-    estimate,
+    index_bytes,
     serve_memory,
 )
 from scope_selfplay.base.errors import ConfigError
@@ -25,18 +25,13 @@ FILES = {
 }
 
 
-def of_wikipedia(name: ProfileName) -> BuildEstimate:
-    return estimate(name, rows=WIKIPEDIA, dimensions=768, corpus_bytes=14 * 10**9, passages_per_second=100.0)
-
-
 def test_wikipedia_needs_the_sizes_that_the_docs_say() -> None:
     gigabytes = {"flat": 64.6, "compact": 18.5, "balanced": 16.3, "gpu": 32.3}
-    for name, index in gigabytes.items():
-        costs = of_wikipedia(ProfileName(name))
-        assert costs.index_bytes / 1e9 == pytest.approx(index, rel=0.04)
-        assert costs.encode_seconds == pytest.approx(210_153, rel=0.01)
-        assert costs.build_disk > costs.index_bytes + 14 * 10**9 - 1
-        assert name != "compact" or (costs.serve_memory < 16e9 and costs.build_memory < 32e9)
+    for name, size in gigabytes.items():
+        assert index_bytes(ProfileName(name), WIKIPEDIA, 768) / 1e9 == pytest.approx(size, rel=0.04)
+    size = {"rows": WIKIPEDIA, "dimensions": 768, "corpus_bytes": 14 * 10**9}
+    assert 8e9 < busy_bytes(ProfileName.COMPACT, **size) < 16e9
+    assert busy_bytes(ProfileName.BM25, **size) == WIKIPEDIA * 480 + 14 * 10**9 // 4
 
 
 def test_the_gate_demands_what_the_docs_promise() -> None:
