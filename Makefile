@@ -38,7 +38,7 @@ run: $(VENV)/.local ## the whole self-play loop on this machine, in minutes
 	$(BIN)/scope run $(ARGS)
 
 # The markers of tiers with targets of their own; a test that is marked `smoke` as well is also in `make test`.
-TIERS := integration or engines or fsdp or browser or cluster or pods or pods_vllm or images or consumers or vllm or real_judge or real_loop
+TIERS := integration or engines or fsdp or browser or cluster or pods or pods_vllm or images or consumers or vllm or real_loop
 test: setup ## in five minutes: unit tests, a tiny run that is killed and resumed, a step on two ranks, a page in a browser
 	$(BIN)/pytest tests -m 'smoke or not ($(TIERS))' -n auto -rs
 
@@ -251,7 +251,7 @@ test-images: dev ## the CPU images, built by buildah without a registry (tests/i
 
 test-vllm: dev ## a real vLLM on the CPU, in an environment of its own
 	PYTHON=$(PYTHON) tests/vllm/setup.sh
-	$(BIN)/pytest tests/vllm -m vllm
+	$(BIN)/pytest tests/vllm -m 'vllm and not real_judge'
 
 test-real-judge: dev ## a real model of 1.5B sits the judge's exam, by hand: 1.1 GB to fetch, five minutes
 	PYTHON=$(PYTHON) tests/vllm/setup.sh

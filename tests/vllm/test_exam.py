@@ -34,6 +34,7 @@ def test_a_model_that_cannot_judge_is_refused_by_name_and_figure(name: str, tmp_
     assert any(question in said for question in questions)
 
 
+@pytest.mark.vllm
 @pytest.mark.real_judge
 def test_a_model_of_one_and_a_half_billion_may_begin(tmp_path: Path) -> None:
     code, questions, said = _exam("qwen2.5-coder-1.5b", tmp_path, 240)
