@@ -54,7 +54,7 @@ SUBJECTS = {
     "prompts.file prompts.folder prompts.pack prompts.roles": "unit/prompts",
 }
 """Modules of the library, and what speaks about them in tests."""
-GOAL, LIMIT = 0.9, 600.0
+GOAL, LIMIT = 0.9, 180.0
 """The least share that is killed; seconds for the tests of one mutant."""
 PASSED_OVER = (cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom)
 NEEDLESS = (mutators.operator_string, mutators.operator_assignment, mutators.operator_arg_removal)

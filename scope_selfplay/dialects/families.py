@@ -102,7 +102,7 @@ class Dialect:
         forms = {
             # Without what a JSON string would have to escape.
             "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
-            "task": rf"<task>({_VERBS}) [^<>\n]{{30,260}}</task>",
+            "task": rf"<task>({_VERBS}) [^<>\n.?!]{{30,200}}[.?]</task>",
             "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
         thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""

@@ -158,8 +158,10 @@ def _of_prose(one: Document, other: Document, rng: random.Random) -> CanaryCase 
     if one.title == other.title or not own or not foreign:
         return None
     place, elsewhere = rng.randrange(len(own)), rng.randrange(len(foreign))
-    right, wrong = (said[at : at + _TOGETHER] for said, at in ((own, place), (foreign, elsewhere)))
-    if _overlap(" ".join(right), " ".join(wrong)) > 0.5:
+    near = foreign[elsewhere : elsewhere + _TOGETHER]
+    right = [each for each in own[place : place + _TOGETHER] if _differ(each, near[0])]
+    wrong = [each for each in near if all(_differ(each, other) for other in right)]
+    if not right:
         return None
     about = f' of "{one.title}"' if one.title else ""
     demanded = tuple(f"States, literally or in other words: {statement}" for statement in right)
@@ -193,10 +195,10 @@ def _beginning(statement: str) -> str:
     return f"{' '.join(words[: len(words) // 2])} ..."
 
 
-def _overlap(one: str, other: str) -> float:
-    """The share of the words of the shorter text that are in the other, too."""
+def _differ(one: str, other: str) -> bool:
+    """Whether at most half of the words of the shorter text are in the other, too."""
     words = [set(text.lower().split()) for text in (one, other)]
-    return len(words[0] & words[1]) / min(map(len, words))
+    return len(words[0] & words[1]) <= 0.5 * min(map(len, words))
 
 
 _PLAIN = tuple(

@@ -94,7 +94,7 @@ class ModelJudge:
         if self.thresholds:
             content = content_id("calibrated", content, json.dumps(self.thresholds, sort_keys=True))
         self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
-        self._has_schemas = True
+        self._keeps_form = True
         self._config = config
         self.endpoints = endpoints_per_loop(config, say)
         self._in_flight: dict[tuple[ChatClient, bytes], asyncio.Task[ChatReply]] = {}
@@ -157,8 +157,8 @@ class ModelJudge:
         thinks = self._config.endpoint_of(role).native_thinking
         prompts, repeat = self.prompts, question.repeat
         prompt = prompts.render(question)
-        if not self._has_schemas:
-            prompt = prompt._replace(schema="")
+        if not self._keeps_form:
+            prompt = prompt._replace(form="")
         endpoint = await self.endpoints[role].here()
         attempt = 0
         while True:
@@ -167,9 +167,9 @@ class ModelJudge:
             try:
                 completion, origin = await self._complete(endpoint, question, request, key)
             except ChatFault as fault:
-                if fault.fault is Fault.REFUSED and prompt.schema and not fault.too_long:
+                if fault.fault is Fault.REFUSED and prompt.form and not fault.too_long:
                     # Not every engine has structured outputs; the reader takes the same reply without them.
-                    self._has_schemas, prompt = False, prompt._replace(schema="")
+                    self._keeps_form, prompt = False, prompt._replace(form="")
                     continue
                 if fault.too_long and (halved := prompts.halved()) is not None:
                     # Whoever writes a text that does not fit is judged by what does: a refusal would mask its reward.
@@ -229,9 +229,8 @@ class ModelJudge:
             temperature=0.0 if prompt.choices and attempt == 0 else temperature,
             seed=seed_from(self._seed, "judge", prompt.prompt, attempt, *again) & _SEED_BITS,
             choices=prompt.choices,
-            pattern=prompt.pattern,
+            pattern=prompt.pattern or prompt.form,
             top_p=call.top_p,
-            schema=prompt.schema,
             # A tag that a judge quotes while it thinks ends its reply too early: not twice.
             stop=prompt.stop if attempt == 0 else (),
         )
@@ -338,8 +337,8 @@ _WAIT = 60.0
 
 def cache_key(model: str, request: ChatRequest) -> bytes:
     """What a completion follows from: model with weights, prompt, sampling, seed, choices."""
-    # Where a reply stops changes nothing of what it says; without a schema, what was paid for before is known still.
-    fields = request[: 8 if request.schema else 7]
+    # Where a reply stops changes nothing of what it says.
+    fields = request[:7]
     return hashlib.blake2b(json.dumps([model, *fields]).encode(), digest_size=20).digest()
 
 

@@ -4,7 +4,6 @@ What differs comes last in a prompt (task, then answer, then criterion; the pack
 a single token comes last of all, so that prompts share the longest beginnings.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -125,7 +124,7 @@ choices the first one is a yes, or a win of the first.
 class JudgePrompt(NamedTuple, Generic[T]):
     """A rendered prompt, and how its completion is read: None for what cannot be read.
 
-    `choices`: the one token that may come back. `pattern`: what a short reply matches. `schema`: that of a JSON reply.
+    `choices`: the one token that may come back. `pattern`: what a short reply matches; `form`: what a long one does.
     A written verdict has none of them, and ends with the tag `stop`. `why` says what is wrong with an unreadable one.
     """
 
@@ -133,7 +132,7 @@ class JudgePrompt(NamedTuple, Generic[T]):
     read: Reader[T]
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    schema: str = ""
+    form: str = ""
     stop: tuple[str, ...] = ()
     why: Callable[[str], str] = lambda completion: "not in the asked form"
 
@@ -167,8 +166,9 @@ class JudgePrompts:
             case RubricQuestion():
                 least, most = CRITERIA if question.documents else DIMENSIONS
                 read, why = partial(_read_rubric, question), partial(_why_no_rubric, least, most)
-                schema = _rubric_schema(least, most) if output is Output.CRITERIA else ""
-                return JudgePrompt(prompt, read, schema=schema, why=why)
+                begins = self._pack.example_of(question.role)
+                kept = _rubric_form(least, most, begins) if output is Output.CRITERIA else ""
+                return JudgePrompt(prompt, read, form=kept, why=why)
             case SelectQuestion(winners=winners):
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
                 return JudgePrompt(prompt, partial(parse_winners, labels=labels, winners=winners))
@@ -302,20 +302,13 @@ def _why_no_rubric(least: int, most: int, completion: str) -> str:
     return "its names and numbers stand in no document" if is_read else "a criterion cannot be read"
 
 
-def _rubric_schema(least: int, most: int) -> str:
-    """For an engine with structured outputs: lengths in characters."""
-    text = {"type": "string", "minLength": 20, "maxLength": 220}
-    fields = {"text": text, "priority": {"enum": [each.value for each in Priority]}}
-    item = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
-    criteria = {"type": "array", "items": item, "minItems": least, "maxItems": most}
-    return json.dumps(
-        {
-            "type": "object",
-            "properties": {"criteria": criteria},
-            "required": ["criteria"],
-            "additionalProperties": False,
-        }
-    )
+def _rubric_form(least: int, most: int, begins: str) -> str:
+    """For an engine with structured outputs, which a JSON schema would let wander off in white space; lengths are in
+    characters.
+    """
+    priorities = "|".join(each.value for each in Priority)
+    item = rf'\{{"text": "{begins}[^"\\\n]{{20,220}}", "priority": "({priorities})"\}}'
+    return rf'\{{"criteria": \[{item}(, {item}){{{least - 1},{most - 1}}}\]\}}'
 
 
 def _listed(criterion: Criterion) -> str:

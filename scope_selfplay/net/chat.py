@@ -45,9 +45,8 @@ _MISCONFIGURED = frozenset({401, 403, 404})
 class ChatRequest(NamedTuple):
     """One user message. With `choices`, the reply is one of them, and its first token's odds are asked.
 
-    With a `pattern`, a regular expression, the reply matches it; with a `schema`, a JSON schema as text, it is such a
-    value. These need an engine with structured outputs. `stop`: closing tags; the first one ends the reply, as its
-    last part.
+    With a `pattern`, a regular expression, the reply matches it. Both need an engine with structured outputs. `stop`:
+    closing tags; the first one ends the reply, as its last part.
     """
 
     prompt: str
@@ -57,7 +56,6 @@ class ChatRequest(NamedTuple):
     choices: tuple[str, ...] = ()
     pattern: str = ""
     top_p: float = 1.0
-    schema: str = ""
     stop: tuple[str, ...] = ()
 
 
@@ -184,9 +182,6 @@ class ChatClient(Client):
             body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         elif request.pattern:
             body["structured_outputs"] = {"regex": request.pattern}
-        elif request.schema:
-            schema = json.loads(request.schema)
-            body["structured_outputs"] = {"json": schema, "disable_any_whitespace": True}
         if request.stop:
             body["stop"] = list(request.stop)
         return body

@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_123,
+    "library lines": 52_120,
     "library files": 222,
-    "test lines": 34_493,
+    "test lines": 34_495,
     "benchmark lines": 5_647,
-    "words by hand": 28_576,
+    "words by hand": 28_618,
     "settings": 167,
     "commands": 41,
     "training lines": 2_650,
