@@ -382,7 +382,7 @@ def run_controller(
     Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
     """
     from scope_selfplay.cluster.probe import check_volume
-    from scope_selfplay.driver.loop import control
+    from scope_selfplay.driver.kubernetes import control
     from scope_selfplay.driver.parts import read_inputs
 
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"

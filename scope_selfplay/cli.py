@@ -111,23 +111,30 @@ runs_root = click.option("--root", type=click.Path(path_type=Path), default=Path
 @cli.command()
 @needs_settings
 @runs_root
+@click.option("--gpus", help="auto, a number, or 0,1,6: its servers and ranks on GPUs; cpu:4 without.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
+def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> None:
     """Run the whole loop here; run it again after anything and it goes on.
 
-    Without --config: the embedded world on this machine's CPU, no downloads, in a few minutes.
+    Without --config: the embedded world on this machine's CPU, no downloads, in a few minutes. Without --gpus all of it
+    is one process.
     """
-    from scope_selfplay.driver.local import run_all
-    from scope_selfplay.plan.preflight import examine_before_begin
-    from scope_selfplay.run.begin import open_run
-
     quiet_libraries()
     end_on_sigterm()
     with shown_progress() as progress:
-        opened = open_run(settings, root, progress, examine=examine_before_begin)
-        summary = run_all(opened)
+        if gpus is not None:
+            from scope_selfplay.driver.local import run_on_node
+
+            opened = run_on_node(settings, root, gpus, progress)
+        else:
+            from scope_selfplay.driver.local import run_here
+            from scope_selfplay.plan.preflight import examine_before_begin
+            from scope_selfplay.run.begin import open_run
+
+            opened = open_run(settings, root, progress, examine=examine_before_begin)
+            run_here(opened)
     if as_json:
-        click.echo(json.dumps(summary, indent=1))
+        click.echo(opened.folder.summary.read_text(), nl=False)
     else:
         from scope_selfplay.report.overview import ending_sections
         from scope_selfplay.report.sections import text_of
@@ -157,6 +164,47 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     else:
         show_findings(checks)
     raise_for_stops(checks)
+
+
+_RUN = click.argument("run")
+_NAMESPACE = click.option("--namespace", "-n", help="Of a run on a cluster; the context's own without it.")
+
+
+@cli.command()
+@_RUN
+@runs_root
+@_NAMESPACE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(run: str, root: Path, namespace: str | None, as_json: bool) -> None:
+    """Say where RUN is: its stage, its servers, what runs where. In ROOT, else on the cluster."""
+    from scope_selfplay.driver.follow import follow, status_lines
+
+    found = follow(run, root, namespace).status()
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(status_lines(found)))
+
+
+@cli.command()
+@_RUN
+@runs_root
+@_NAMESPACE
+def stop(run: str, root: Path, namespace: str | None) -> None:
+    """End everything of RUN in order; the command that began it goes on later."""
+    from scope_selfplay.driver.follow import follow
+
+    click.echo(follow(run, root, namespace).stop(), err=True)
+
+
+@cli.command()
+@_RUN
+@click.argument("part", default="")
+@runs_root
+@_NAMESPACE
+@click.option("--lines", type=click.IntRange(min=1), default=40, show_default=True, help="Of each log.")
+def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> None:
+    """Print the ends of the logs of RUN, newest last; PART is in their names, such as judge or train-solver."""
+    from scope_selfplay.driver.follow import follow
+
+    click.echo(follow(run, root, namespace).logs(part, lines))
 
 
 @cli.command()

@@ -81,8 +81,9 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 @contextlib.contextmanager
 def folder_lock(
     folder: Path, file: Path, *, work: str, say: Callable[[str], None], timeout: float
-) -> Iterator[None]:
-    """Hold `file`, which locks `folder`, until the block or the process ends. `work` is what is done, as "writing".
+) -> Iterator[int]:
+    """Hold `file`, which locks `folder`, until the block has ended, and every process that inherited the handle that it
+    gives. `work` is what is done, as "writing".
 
     On a volume without locks there is no protection, and a message says so. Raises StorageError when another process
     still holds the lock after `timeout` seconds, OSError where the file cannot be written. The file stays: a lock that
@@ -93,9 +94,24 @@ def folder_lock(
         if _locked(handle, folder, work, say, timeout):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield
+        yield handle
     finally:
         os.close(handle)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether somebody holds this lock now."""
+    try:
+        handle = os.open(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _TAKEN
+    finally:
+        os.close(handle)
+    return False
 
 
 def _locked(handle: int, folder: Path, work: str, say: Callable[[str], None], timeout: float) -> bool:

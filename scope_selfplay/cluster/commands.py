@@ -1,14 +1,14 @@
-"""`scope k8s render|show|check|status|fetch|doctor`; everything here can be done with kubectl alone."""
+"""`scope k8s render|show|check|fetch|doctor`; everything here can be done with kubectl alone."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, Finding, ScopeError, State, passed
-from scope_selfplay.base.terminal import Table, show_findings, shown_progress
+from scope_selfplay.base.terminal import show_findings, shown_progress
 from scope_selfplay.cluster.check_cluster import (
     OLDEST,
     gpus_offered,
@@ -20,7 +20,7 @@ from scope_selfplay.cluster.check_cluster import (
 )
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import planned_objects
-from scope_selfplay.cluster.pods import ATTEMPT, CLAIM, ITERATION, RUN, SERVER, STAGE, Body, status_name
+from scope_selfplay.cluster.pods import CLAIM
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs, secrets_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def k8s() -> None:
-    """Run on Kubernetes: write a run's folder, check it, follow it."""
+    """Run on Kubernetes: write a run's folder, check it, fetch its results."""
 
 
 @k8s.command()
@@ -145,19 +145,6 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
         click.echo(f"{len(checked.objects)} objects, {len(checked.problems)} problem(s)", err=True)
     if checked.problems:
         sys.exit(ExitCode.USER)
-
-
-@k8s.command()
-@click.argument("run")
-@_NAMESPACE
-@_JSON
-def status(run: str, namespace: str | None, as_json: bool) -> None:
-    """Say where RUN is: its status, its Jobs and its servers."""
-    found = read_status(Kubectl(namespace), run)
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-    else:
-        show_status(found)
 
 
 @k8s.command()
@@ -301,49 +288,3 @@ def _volume(cluster: Kubectl) -> Finding:
     return Finding(
         "volume", probed.what, passed(probed.state is not State.STOP), "take a volume that can do it"
     )
-
-
-def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
-    """`status` (the ConfigMap's data), `jobs` in the order of their creation, and `servers`, as plain data."""
-    status_map, jobs = cluster.get("configmaps", status_name(run)), cluster.objects("jobs", f"{RUN}={run}")
-    if status_map is None and not jobs:
-        raise ConfigError(
-            f"{run}: no run of this name in the namespace; apply its folder, or give --namespace"
-        )
-    servers = [
-        {
-            "name": body["metadata"]["name"],
-            "server": body["metadata"]["labels"].get(SERVER, ""),
-            "ready": bool((body.get("status") or {}).get("readyReplicas", 0)),
-        }
-        for body in cluster.objects("deployments", f"{RUN}={run}")
-    ]
-    status = (status_map or {}).get("data") or {}
-    jobs = sorted(jobs, key=lambda body: str(body["metadata"].get("creationTimestamp", "")))
-    return {"run": run, "status": status, "jobs": [_job(body) for body in jobs], "servers": servers}
-
-
-def _job(body: Body) -> dict[str, Any]:
-    labels, status = body["metadata"].get("labels") or {}, body.get("status") or {}
-    ended = [item["type"] for item in status.get("conditions") or [] if item["status"] == "True"]
-    named = [kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in ended]
-    return {
-        "name": body["metadata"]["name"],
-        "iteration": labels.get(ITERATION, ""),
-        "stage": labels.get(STAGE, "controller"),
-        "attempt": labels.get(ATTEMPT, ""),
-        "state": named[0] if named else "running" if status.get("active") else "waiting",
-        "started": status.get("startTime"),
-    }
-
-
-def show_status(found: dict[str, Any]) -> None:
-    for key, value in found["status"].items():
-        # JSON values are data for programs, not for a person.
-        if not str(value).lstrip().startswith(("{", "[")):
-            click.echo(f"{key}: {value}")
-    columns = {"jobs": ("name", "iteration", "stage", "attempt", "state"), "servers": ("name", "ready")}
-    for title, names in columns.items():
-        rows = tuple(tuple(str(row[name]) for name in names) for row in found[title])
-        for line in Table(title, names, rows).text() if rows else ():
-            click.echo(line)

@@ -88,6 +88,11 @@ class Kubectl:
         """Without waiting, and without an error where it is gone or the cluster is away."""
         self._run("delete", kind, name, "--wait=false", "--ignore-not-found")
 
+    def log(self, pod: str, lines: int) -> str:
+        """The end of what a pod said; the reason where there is nothing yet."""
+        done = self._run("logs", pod, f"--tail={lines}")
+        return done.stdout or _reasons(done.stderr)[-1]
+
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """A kubectl that runs beside us, for as long as it takes."""
         pipe = subprocess.PIPE

@@ -83,16 +83,19 @@ _STAYS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "VLLM_NO_USAGE_STATS": "1",
+OF_CONTAINERS = {
     # The root is read-only and the user has no entry in /etc/passwd: caches need a place, torch needs a name.
     "HOME": "/tmp",
     "USER": "scope",
     "XDG_CACHE_HOME": CACHE,
     "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
     "TRITON_CACHE_DIR": f"{CACHE}/triton",
+}
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    **OF_CONTAINERS,
 }
 
 
@@ -167,6 +170,27 @@ class Owner:
     uid: str
 
 
+class Place(NamedTuple):
+    """Where the programs of a run find their files and each other: in pods, or elsewhere."""
+
+    runs: str = RUNS
+    config: str = f"{CONFIG_FOLDER}/run.yaml"
+    host: str = "0.0.0.0"
+    """What servers listen on."""
+    ports: Mapping[str, int] | None = None
+    """By server, where all of them are on one host; in a cluster each has a host of its own, by its name."""
+    serves: bool = True
+    """Whether the run starts servers here."""
+
+    def address(self, server: str) -> tuple[str, int]:
+        return (server, PORT) if self.ports is None else (self.host, self.ports[server])
+
+
+IN_PODS = Place()
+IN_PROCESS = Place(serves=False)
+"""Policies, judge and retriever are in the process of a stage, or servers of somebody else."""
+
+
 @dataclass(frozen=True)
 class ManifestContext:
     """From which inputs manifests are written, and which Job owns them."""
@@ -178,6 +202,7 @@ class ManifestContext:
     owner: Owner
     fence: int
     """The Lease's token; a later leader has a higher one."""
+    place: Place = IN_PODS
 
 
 class Mount(NamedTuple):

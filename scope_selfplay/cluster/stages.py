@@ -7,17 +7,17 @@ from pathlib import Path
 
 from scope_selfplay.cluster.pods import (
     ATTEMPT,
-    CONFIG_FOLDER,
+    IN_PODS,
     KEY_VARIABLE,
     PORT,
     RUN,
-    RUNS,
     SERVER,
     SHARD,
     SHARDS,
     Body,
     Component,
     ManifestContext,
+    Place,
     Program,
     RunStage,
     StageShard,
@@ -99,14 +99,18 @@ class Server:
     name: str
     model: str
     step: RunStage | None
-    replica: int = 0
+    replica: int
+    host: str
+    port: int
 
     @property
     def url(self) -> str:
-        return f"http://{self.name}:{PORT}"
+        return f"http://{self.host}:{self.port}"
 
 
-def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> tuple[Server, ...]:
+def servers_of(
+    config: RunConfig, step: RunStage, promoted: Sequence[bool], place: Place = IN_PODS
+) -> tuple[Server, ...]:
     """The servers of one stage; `promoted[t]` says whether S_t was promoted, for every t before the iteration.
 
     Judge and retriever serve every stage. Of the policies: A and B meet the Solver that was promoted last (in iteration
@@ -125,7 +129,7 @@ def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> t
             policies[Component.SOLVER] = solver_of(step.iteration)
         case Stage.SOLVER:
             pass
-    folder = RunFolder(Path(RUNS) / config.name)
+    folder = RunFolder(Path(place.runs) / config.name)
     models: list[tuple[Component, str, RunStage | None]] = [
         # These two serve from the first stage to the last.
         (Component.JUDGE, config.cluster.judge.model, None),
@@ -138,10 +142,11 @@ def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> t
         begun = Stage.CHALLENGER if is_kept and is_challenger_trained(config, step.iteration) else step.stage
         models.append((component, model, RunStage(step.iteration, begun)))
     return tuple(
-        Server(component, server_name(config.name, component, first, replica), model, first, replica)
+        Server(component, name, model, first, replica, *place.address(name))
         for component, model, first in models
-        if settings_of(config, component).serve
+        if settings_of(config, component).serve and place.serves
         for replica in range(getattr(settings_of(config, component), "replicas", 1))
+        for name in (server_name(config.name, component, first, replica),)
     )
 
 
@@ -183,7 +188,7 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
     # A server reads models and indexes; it writes nothing on the volume but what it compiles.
     template = pod_template(
         config.cluster,
-        _server_program(config, server),
+        _server_program(context, server),
         labels,
         mounts,
         restart="Always",
@@ -209,15 +214,16 @@ def server_service(context: ManifestContext, server: Server) -> Body:
     return stamped(context, "Service", server.name, labels, spec)
 
 
-def _server_program(config: RunConfig, server: Server) -> Program:
+def _server_program(context: ManifestContext, server: Server) -> Program:
     """How a server is started and asked whether it lives."""
+    config = context.config
     settings, images = settings_of(config, server.component), config.cluster.images
     liveness: Body = {**_HEALTH, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 3}
     image = images.worker
     environment: dict[str, str | Body] = {}
     if is_vllm(config, server.component):
         image = images.trainer or images.worker
-        url = f"http://127.0.0.1:{PORT}/v1/completions"
+        url = f"http://127.0.0.1:{server.port}/v1/completions"
         command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(_PROBE)]
         # Each look at /metrics may take 5 s.
         times = {"periodSeconds": 60, "timeoutSeconds": _PROBE + 15, "failureThreshold": 3}
@@ -227,13 +233,13 @@ def _server_program(config: RunConfig, server: Server) -> Program:
         environment = {"OMP_NUM_THREADS": str(max(1, int(cores)))}
     extra: Body = {
         # Server-side apply tells ports apart by number and protocol; older servers want both written out.
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": server.port, "protocol": "TCP"}],
         "startupProbe": {**_HEALTH, "periodSeconds": 10, "failureThreshold": max(1, STARTUP // 10)},
         "readinessProbe": {**_HEALTH, "periodSeconds": 10, "timeoutSeconds": 5},
         "livenessProbe": liveness,
     }
     environment |= key_variable(config.cluster)
-    return Program(image, _server_command(config, server), settings, environment, extra)
+    return Program(image, _server_command(config, server, context.place.host), settings, environment, extra)
 
 
 def is_vllm(config: RunConfig, component: Component) -> bool:
@@ -249,9 +255,9 @@ def served_name(config: RunConfig, component: Component) -> str:
     return asked or component.value
 
 
-def _server_command(config: RunConfig, server: Server) -> list[str]:
+def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
     settings = settings_of(config, server.component)
-    address = ["--host", "0.0.0.0", "--port", str(PORT)]
+    address = ["--host", host, "--port", str(server.port)]
     has_key = config.cluster.key_secret is not None
     if is_vllm(config, server.component):
         assert isinstance(settings, PolicyServerConfig), "the retriever is no vLLM"
@@ -365,7 +371,7 @@ def _stage_program(
 ) -> Program:
     config, step = context.config, attempt.step
     settings = stage_settings(config, step.stage)
-    arguments = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--root", RUNS]
+    arguments = ["--config", context.place.config, "--root", context.place.runs]
     arguments += ["--iteration", str(step.iteration), "--attempt", str(attempt.number)]
     shard = attempt.shard
     if shard is not None:

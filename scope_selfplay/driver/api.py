@@ -1,23 +1,18 @@
 """How the Kubernetes API is asked: a few kinds, one way to send, retries with jitter, typed refusals.
 
-`Transport` is the seam: `cluster.KubernetesTransport` talks to a real API server, `testing.fake_cluster.FakeCluster`
+`Transport` is the seam: `transport.KubernetesTransport` talks to a real API server, `testing.fake_cluster.FakeCluster`
 is one in memory. Neither retries; `ClusterClient` does, for both. What may have happened already is safe to repeat:
 names are deterministic, so a second create meets the first one (409) and is read; applies and deletes are idempotent;
 a replace that meets its own result counts as done.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-import urllib3
-from kubernetes import client, config
-
-from scope_selfplay.base.errors import ConfigError, OutsideError, UserError
+from scope_selfplay.base.errors import OutsideError, UserError
 
 Body = dict[str, Any]
 
@@ -254,83 +249,3 @@ def _refusal(reply: ApiReply, what: str) -> Exception:
 
 def _message(reply: ApiReply) -> str:
     return " ".join(str(reply.body.get("message") or "no message").split())[:500]
-
-
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-class KubernetesTransport:
-    """One namespace of a real cluster."""
-
-    def __init__(self, settings: Any, namespace: str) -> None:
-        """`settings` is a `kubernetes.client.Configuration`."""
-        self.namespace = namespace
-        # Its default retries three times with no pause, and never a POST.
-        settings.retries = False
-        self._client: Any = client.ApiClient(settings)
-
-    def send(
-        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
-    ) -> ApiReply:
-        try:
-            raw = self._open(method, path, query=query, body=body, timeout=timeout).response
-            data, status, headers = raw.data, raw.status, raw.headers
-        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            raise NoReply(_in_a_line(error)) from error
-        return ApiReply(status, {name.lower(): value for name, value in headers.items()}, _parsed(data))
-
-    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        try:
-            raw = self._open("GET", path, query=query, body=None, timeout=timeout).response
-            if raw.status != 200:
-                raise NoReply(f"watch {path}: {raw.status}")
-            rest = b""
-            for piece in raw.stream(65536):
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    yield _parsed(line)
-        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            raise NoReply(_in_a_line(error)) from error
-
-    def _open(
-        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
-    ) -> Any:
-        content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
-        sent = self._client.param_serialize(
-            method=method,
-            resource_path=path,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        return self._client.call_api(*sent, _request_timeout=(min(5.0, timeout), timeout))
-
-
-def connect(namespace: str | None = None) -> KubernetesTransport:
-    """The cluster of this pod, else the one of the kubeconfig. Raises ConfigError when there is neither."""
-    settings = client.Configuration()
-    try:
-        if _NAMESPACE_FILE.exists():
-            config.load_incluster_config(client_configuration=settings)
-            return KubernetesTransport(settings, namespace or _NAMESPACE_FILE.read_text().strip())
-        config.load_kube_config(client_configuration=settings)
-        _, context = config.list_kube_config_contexts()
-    except config.ConfigException as error:
-        raise ConfigError(
-            f"no cluster: {_in_a_line(error)}; run this in a pod with a ServiceAccount, or set KUBECONFIG"
-        ) from None
-    return KubernetesTransport(settings, namespace or context["context"].get("namespace") or "default")
-
-
-def _parsed(data: bytes) -> Body:
-    try:
-        parsed = json.loads(data or b"{}")
-    except ValueError:
-        # Proxies in front of an API server answer in HTML.
-        return {"message": data[:200].decode(errors="replace")}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

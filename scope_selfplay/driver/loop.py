@@ -1,81 +1,28 @@
-"""The controller as a process: rounds every few seconds, sooner when a Job changes, until the end or SIGTERM.
+"""The driver: rounds until a run has ended. One round leads, looks, plans, writes the status, acts and tells.
 
-One round leads, looks, plans, writes the status, acts and tells. Nothing is remembered between two rounds but what
-saves calls: the status as written last, how long conditions have held, and which Events were sent.
+It decides what; a `Hand` does it, on a cluster (`kubernetes`), with processes of this machine (`node`) or in this very
+process (`local`). Nothing is remembered between two rounds but how long conditions have held.
 """
 
-import datetime
-import math
 import os
-import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from scope_selfplay.base.errors import ConfigError, ExitCode, OutsideError, UserError
-from scope_selfplay.cluster.pods import (
-    EVERY_RUN,
-    RUN,
-    SPEC_HASH,
-    ManifestContext,
-    Owner,
-    event,
-    lease,
-    lease_name,
-    make_cache,
-    status_map,
-    status_name,
-)
-from scope_selfplay.config.run import RunConfig
-from scope_selfplay.driver.api import (
-    TIMEOUT,
-    Body,
-    ClusterClient,
-    Conflict,
-    LeaseLost,
-    NoReply,
-    ObjectKind,
-    QuotaError,
-    Transport,
-)
-from scope_selfplay.driver.metrics import serve_run_metrics
-from scope_selfplay.driver.observed import ObservedCluster, observe, owner_of
+from scope_selfplay.base.errors import ExitCode, UserError
+from scope_selfplay.cluster.pods import IN_PROCESS, ManifestContext, Owner
+from scope_selfplay.driver.observed import ObservedCluster
 from scope_selfplay.driver.parts import (
     Action,
-    Apply,
     ControllerEvent,
-    Create,
-    Delete,
     DesiredSteps,
     Inputs,
-    Plan,
     RunEnd,
     VolumeState,
     read_volume,
 )
 from scope_selfplay.driver.plan import next_actions
 from scope_selfplay.store.folder import RunFolder
-
-EXPIRY = 43_200
-"""Seconds after which the cluster ends a run whose controller is not at work; it goes on when it is applied again."""
-KEPT = 3600
-"""Seconds for which the log of a controller that ended without a verdict can be read."""
-_RENEWALS = 24
-DURATION = 60.0
-RENEW = 20.0
-MARGIN = 2 * TIMEOUT
-"""Seconds before the lease ends in which nothing is written any more: longer than one request may take."""
-RESYNC = 15.0
-"""Seconds between two rounds when nothing happens."""
-SHORTEST = 2.0
-"""Seconds between two rounds however much happens."""
-_WATCH = 290.0
 
 
 class Clock(NamedTuple):
@@ -84,56 +31,42 @@ class Clock(NamedTuple):
     wall: Callable[[], float] = time.time
 
 
-def control(
-    read_inputs: Callable[[], Inputs],
-    *,
-    root: Path,
-    job: str,
-    only_iteration: int | None = None,
-    namespace: str | None = None,
-    metrics: int | None = None,
-    say: Callable[[str], None],
-) -> ExitCode:
-    """Bring a run to its end on the cluster of this pod, or of KUBECONFIG; 143 after SIGTERM.
+class Hand:
+    """What looks and acts for the driver, here without anything to look at or to tell anybody."""
 
-    `root` holds the runs, `job` owns all, `metrics` is a port. Raises UserError for missing rights and the like.
-    """
-    from scope_selfplay.driver.api import connect
+    passing: tuple[type[Exception], ...] = ()
+    """What may be over when the next round looks."""
+    place = IN_PROCESS
+    """Where programs that it starts find things."""
 
-    stop, wake = threading.Event(), threading.Event()
+    def acquire(self) -> int | None:
+        """The fence of this driver, higher than that of any before; None while another one leads the run."""
+        return 1
 
-    def end(number: int, frame: object) -> None:
-        stop.set()
-        wake.set()
+    def owner(self) -> Owner:
+        """Whose everything is that it makes. Raises ConfigError where there is none."""
+        return Owner("driver", str(os.getpid()))
 
-    def pause() -> None:
-        stop.wait(SHORTEST)
-        wake.wait(RESYNC - SHORTEST)
-        wake.clear()
+    def observe(self) -> ObservedCluster:
+        return ObservedCluster()
 
-    before = signal.signal(signal.SIGTERM, end)
-    controller = Controller(
-        connect(namespace),
-        read_inputs,
-        root=root,
-        job=job,
-        # A container that is started again in the same pod leads on at once.
-        identity=os.environ.get("HOSTNAME") or socket.gethostname(),
-        clock=Clock(time.monotonic, stop.wait),
-        rng=Random(),
-        only_iteration=only_iteration,
-        say=say,
-    )
-    config = read_inputs().config
-    serve_run_metrics(RunFolder(root / config.name), config, metrics)
-    # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
-    watching = (connect(namespace), f"{RUN}={config.name}", wake, stop, stop.wait)
-    threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
-    try:
-        return drive(controller, pause, stop.is_set, say)
-    finally:
-        stop.set()
-        signal.signal(signal.SIGTERM, before)
+    def record(self, context: ManifestContext, status: Mapping[str, str], *, acts: bool) -> None:
+        """Keep the status, at the latest before anything is done (`acts`)."""
+
+    def act(self, context: ManifestContext, action: Action) -> None:
+        raise NotImplementedError
+
+    def tell(self, context: ManifestContext, events: Sequence[ControllerEvent]) -> None:
+        """Tell people what was not told in the round before."""
+
+    def forget(self) -> None:
+        """What was seen may not be so: the next round looks anew."""
+
+    def rest(self, *, ended: bool) -> None:
+        """A round is over; `ended`: nothing is left to do."""
+
+    def release(self) -> None:
+        """Leave the run to whoever leads next."""
 
 
 def drive(
@@ -155,59 +88,27 @@ def drive(
         controller.stop()
 
 
-def watch_jobs(
-    transport: Transport,
-    selector: str,
-    wake: threading.Event,
-    stop: threading.Event,
-    pause: Callable[[float], object],
-) -> None:
-    """Wake the loop at every change of a Job. A watch that ends, fails or lies costs nothing: rounds go on."""
-    rng = Random()
-    cluster = ClusterClient(transport, rng=rng, sleep=time.sleep)
-    while not stop.is_set():
-        with suppress(NoReply):
-            for _ in cluster.changes(ObjectKind.JOB, selector, _WATCH):
-                wake.set()
-        # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
-        pause(rng.uniform(5, 15))
-
-
 class Controller:
     """One process that may lead. `read_inputs` is called every round, so that an edit is seen when it is made."""
 
     def __init__(
         self,
-        transport: Transport,
+        hand: Hand,
         read_inputs: Callable[[], Inputs],
+        folder: RunFolder,
+        monotonic: Callable[[], float],
         *,
-        root: Path,
-        job: str,
-        identity: str,
-        clock: Clock,
-        rng: Random,
         only_iteration: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self.hand = hand
         self._read_inputs = read_inputs
         self._inputs = read_inputs()
-        name = self._inputs.config.name
-        # Before Kubernetes 1.34 a Service is named by RFC 1035.
-        if not name[0].isalpha():
-            raise ConfigError(f"name: found {name!r}; on a cluster a run's id begins with a letter")
-        self._folder = RunFolder(root / name)
-        self._job = job
+        self._folder = folder
         self._only = only_iteration
-        self._monotonic = clock.monotonic
+        self._monotonic = monotonic
         self._log = say
-        unguarded = ClusterClient(transport, rng=rng, sleep=clock.sleep)
-        self.leadership = Leadership(unguarded, self._inputs.config, identity, clock.monotonic)
-        self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
-        self._expiry = JobExpiry(unguarded, job, clock.monotonic, clock.wall, say)
-        self._owner: Owner | None = None
-        self._status: tuple[Mapping[str, str], str | None] | None = None
         self._since: dict[str, float] = {}
-        self._told: frozenset[str] = frozenset()
         self._problem: RunEnd | None = None
         self._volume = VolumeState(frozenset())
 
@@ -218,35 +119,37 @@ class Controller:
         even that is refused, the UserError is raised.
         """
         try:
-            if self.leadership.acquire():
-                run_end = self._lead()
-            else:
-                # Another controller leads and may change everything.
-                run_end, self._status, self._since = None, None, {}
-            if run_end is None:
-                # Last, so that nothing waits for it where it fails.
-                self._expiry.renew(EXPIRY)
-            return run_end
-        except (OutsideError, Conflict, LeaseLost) as error:
+            return self.look()
+        except self.hand.passing as error:
             self._log(f"{error}; looking again")
-            # The status may have been written, changed or deleted: the next round reads it.
-            self._status = None
+            self.hand.forget()
         except UserError as error:
             if self._problem is not None:
                 raise
             self._problem = RunEnd(ExitCode.USER, str(error))
         return None
 
+    def look(self) -> RunEnd | None:
+        """A round whose failures are the caller's."""
+        fence = self.hand.acquire()
+        if fence is not None:
+            run_end = self._lead(fence)
+        else:
+            # Another controller leads and may change everything.
+            run_end, self._since = None, {}
+            self.hand.forget()
+        self.hand.rest(ended=run_end is not None)
+        return run_end
+
     def stop(self) -> None:
         """Leave everything as it is, for the next controller to take over at once."""
-        with suppress(OutsideError, LeaseLost, Conflict):
-            self.leadership.release()
+        self.hand.release()
 
-    def _lead(self) -> RunEnd | None:
+    def _lead(self, fence: int) -> RunEnd | None:
         edited = self._refresh()
         config, prompt_hash, packs, _ = self._inputs
-        context = ManifestContext(config, prompt_hash, packs, self._own_job(), self.leadership.fence)
-        observed = self._observe(config)
+        context = ManifestContext(config, prompt_hash, packs, self.hand.owner(), fence, self.hand.place)
+        observed = self.hand.observe()
         if self._problem is None:
             # Read last: a Job that was observed as ended has published its manifest by now, or never will.
             self._volume = read_volume(self._folder, config)
@@ -255,12 +158,10 @@ class Controller:
         waited = {clock: now - since for clock, since in self._since.items()}
         plan = next_actions(wanted, observed, self._volume, waited)
         self._since = {clock: self._since.get(clock, now) for clock in plan.clocks}
-        self._write_status(context, plan)
+        self.hand.record(context, plan.status, acts=bool(plan.actions))
         for action in plan.actions:
-            self._act(context, action)
-        self._tell(context, plan.events)
-        if plan.end is not None and not plan.actions:
-            self._expiry.lift()
+            self.hand.act(context, action)
+        self.hand.tell(context, plan.events)
         return None if plan.actions else plan.end
 
     def _refresh(self) -> tuple[str, ...]:
@@ -272,210 +173,3 @@ class Controller:
         if not fresh.edited:
             self._inputs = fresh
         return fresh.edited
-
-    def _own_job(self) -> Owner:
-        if self._owner is None:
-            found = self.cluster.get(ObjectKind.JOB, self._job)
-            if found is None:
-                why = f"there is none in namespace {self.cluster.namespace}; name the Job that this controller runs in"
-                raise ConfigError(f"Job {self._job}: {why}, everything that it makes will be owned by it")
-            self._owner = Owner(self._job, found["metadata"]["uid"])
-        return self._owner
-
-    def _observe(self, config: RunConfig) -> ObservedCluster:
-        selector = f"{RUN}={config.name}"
-        if self._status is None:
-            found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
-            self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
-        # Pods are listed after their Jobs: a Job that has ended never appears with older states of its pods.
-        kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
-        jobs, deployments, services = (self.cluster.list(kind, selector) for kind in kinds)
-        pods = self.cluster.list(ObjectKind.POD, EVERY_RUN)
-        return observe(config.name, jobs, pods, deployments, services, self._status[0])
-
-    def _write_status(self, context: ManifestContext, plan: Plan) -> None:
-        """Write onto the version that was read, before every action: a former leader that was replaced fails here."""
-        assert self._status is not None
-        before, version = self._status
-        if dict(before) == dict(plan.status) and not plan.actions:
-            return
-        written = self.cluster.apply(ObjectKind.CONFIG_MAP, status_map(context, plan.status, version))
-        self._status = (plan.status, written["metadata"]["resourceVersion"])
-        if plan.status["message"] not in ("", before.get("message")):
-            self._log(plan.status["message"])
-
-    def _act(self, context: ManifestContext, action: Action) -> None:
-        try:
-            match action:
-                case Create(body):
-                    found, is_new = self.cluster.create(ObjectKind.JOB, body)
-                    spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
-                    expected = (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH])
-                    # One of this name is adopted where it is ours and computes the same.
-                    if not is_new and (owner_of(found), spec) != expected:
-                        why = f"Job {body['metadata']['name']} exists and was not made by this run; delete it"
-                        raise QuotaError(why)
-                case Apply(kind, body):
-                    make_cache(self._folder, body)
-                    self.cluster.apply(kind, body)
-                case Delete(kind, name, uid):
-                    self.cluster.delete(kind, name, uid)
-        except QuotaError as error:
-            self._tell(context, (ControllerEvent("NoRoom", str(error), True),))
-            raise
-
-    def _tell(self, context: ManifestContext, events: Sequence[ControllerEvent]) -> None:
-        """Send what was not sent in the round before; an Event that fails is not worth a round."""
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        told: set[str] = set()
-        for notice in events:
-            body = event(context, self.cluster.namespace, **vars(notice), now=now)
-            told.add(body["metadata"]["name"])
-            if body["metadata"]["name"] not in self._told:
-                try:
-                    self.cluster.create(ObjectKind.EVENT, body)
-                except (OutsideError, UserError, Conflict) as error:
-                    self._log(str(error))
-        self._told = frozenset(told)
-
-
-@dataclass
-class JobExpiry:
-    """The deadline of one Job, `seconds` ahead. `cluster` must have no guard: one that waits to lead is at work too."""
-
-    cluster: ClusterClient
-    job: str
-    monotonic: Callable[[], float]
-    wall: Callable[[], float]
-    say: Callable[[str], None]
-    _renewed_at: float | None = None
-    _begun: tuple[str, float] | None = None
-    """When the Job started, in the cluster's words and on our monotonic clock."""
-
-    def renew(self, seconds: int) -> None:
-        """Move the deadline on, now and then. Raises OutsideError or Conflict; a missing right is only said."""
-        now = self.monotonic()
-        if self._renewed_at is not None and now < self._renewed_at + seconds / _RENEWALS:
-            return
-        found = self.cluster.get(ObjectKind.JOB, self.job)
-        started = ((found or {}).get("status") or {}).get("startTime")
-        if found is None or started is None:
-            return
-        deadline = math.ceil(self._age(started, now) + seconds)
-        before = found.get("spec", {}).get("activeDeadlineSeconds") or 0
-        fields = {"activeDeadlineSeconds": max(before, deadline), "ttlSecondsAfterFinished": KEPT}
-        self._apply(found, fields)
-        self._renewed_at = now
-
-    def lift(self) -> None:
-        """The run has its verdict, and nothing is held: Job and status stay. Raises OutsideError or Conflict."""
-        found = self.cluster.get(ObjectKind.JOB, self.job)
-        # Set by whichever controller: this one may have begun when all was done.
-        if found is not None and "activeDeadlineSeconds" in found.get("spec", {}):
-            self._apply(found, {})
-
-    def _age(self, started: str, now: float) -> float:
-        """Seconds since the Job started. Our clock on the wall is asked once: later jumps of it change nothing."""
-        if self._begun is None or self._begun[0] != started:
-            age = self.wall() - datetime.datetime.fromisoformat(started).timestamp()
-            self._begun = (started, now - max(0.0, age))
-        return now - self._begun[1]
-
-    def _apply(self, found: Body, fields: Body) -> None:
-        metadata = {name: found["metadata"][name] for name in ("name", "resourceVersion")}
-        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": fields}
-        try:
-            self.cluster.apply(ObjectKind.JOB, body)
-        except UserError as error:
-            self.say(f"{error}; should this controller go for good, its servers hold their GPUs")
-
-
-@dataclass
-class Leadership:
-    """`cluster` must have no guard; `identity` is the pod's name, so that a restarted container leads on."""
-
-    cluster: ClusterClient
-    config: RunConfig
-    identity: str
-    monotonic: Callable[[], float]
-    fence: int = 0
-    _asked_at: float | None = None
-    _record: tuple[Any, ...] | None = None
-    _record_since: float = 0.0
-
-    @property
-    def holds(self) -> bool:
-        return self._asked_at is not None and self.monotonic() < self._asked_at + DURATION - MARGIN
-
-    def check(self) -> None:
-        """Raises LeaseLost when another controller may lead by now."""
-        if not self.holds:
-            raise LeaseLost("the Lease was not renewed in time")
-
-    def acquire(self) -> bool:
-        """Take, renew or watch the Lease, one step of it; whether this controller leads now.
-
-        Raises OutsideError when the API server does not answer.
-        """
-        now = self.monotonic()
-        if self._asked_at is not None and now < self._asked_at + RENEW:
-            return True
-        found = self.cluster.get(ObjectKind.LEASE, lease_name(self.config.name))
-        if found is None:
-            found, is_new = self.cluster.create(ObjectKind.LEASE, lease(self.config, self._spec(1), None))
-            if is_new or _holder(found) == self.identity:
-                return self._lead(found, now)
-        if _holder(found) in (self.identity, "") or self._is_over(found, now):
-            spec, is_mine = found["spec"], _holder(found) == self.identity
-            taken = self._spec(int(spec.get("leaseTransitions") or 0) + (0 if is_mine else 1))
-            if is_mine:
-                taken["acquireTime"] = spec.get("acquireTime", taken["acquireTime"])
-            if (written := self._write(found, taken)) is not None:
-                return self._lead(written, now)
-        self._asked_at = None
-        return False
-
-    def release(self) -> None:
-        """Let the next controller lead at once, instead of after the whole lease."""
-        if not self.holds:
-            return
-        found = self.cluster.get(ObjectKind.LEASE, lease_name(self.config.name))
-        self._asked_at = None
-        if found is not None and _holder(found) == self.identity:
-            self._write(found, {**found["spec"], "holderIdentity": ""})
-
-    def _lead(self, body: Body, asked_at: float) -> bool:
-        self.fence = int(body["spec"]["leaseTransitions"])
-        self._asked_at = asked_at
-        self._record = None
-        return True
-
-    def _write(self, found: Body, spec: Body) -> Body | None:
-        version = found["metadata"]["resourceVersion"]
-        try:
-            return self.cluster.replace(ObjectKind.LEASE, lease(self.config, spec, version))
-        except Conflict:
-            return None
-
-    def _is_over(self, found: Body, now: float) -> bool:
-        spec = found["spec"]
-        record = (_holder(found), spec.get("renewTime"), spec.get("leaseTransitions"))
-        if record != self._record:
-            self._record, self._record_since = record, now
-            return False
-        return now - self._record_since >= float(spec.get("leaseDurationSeconds") or DURATION)
-
-    def _spec(self, token: int) -> Body:
-        # For people who read the Lease; nothing is decided by it.
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": int(DURATION),
-            "acquireTime": now,
-            "renewTime": now,
-            "leaseTransitions": token,
-        }
-
-
-def _holder(body: Body) -> str:
-    return str((body.get("spec") or {}).get("holderIdentity") or "")

@@ -119,7 +119,7 @@ def _advance_stage(plan: Plan, step: RunStage) -> None:
         if (code := history.failure(RETRIES)) is not None:
             plan.end = RunEnd(code, f"{name}: {history.why}")
             return
-    servers = servers_of(config, step, plan.volume.promoted)
+    servers = servers_of(config, step, plan.volume.promoted, plan.context.place)
     _remove_others(plan, step, servers)
     active = [job for job in plan.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
     if edited and not active:

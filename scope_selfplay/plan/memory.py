@@ -179,7 +179,7 @@ def most_gpus(cluster: ClusterConfig) -> int:
 def _trainer(pod: str, trainer: Trainer, requested: float) -> PodMemory:
     peaks = gpu_peaks(trainer, offloaded=trainer.sharers in OFFLOADED)
     peak = max(peaks, key=lambda name: sum(peaks[name].values()))
-    room, host, nodes = trainer.assumptions.gpu_gib, _host(trainer), trainer.nodes
+    room, host, nodes = trainer.assumptions.gpu_gib, host_memory(trainer), trainer.nodes
     found = PodMemory(pod, trainer.processes, peaks[peak], peak, room, host, requested, "", nodes)
     advice = [] if found.fits else [_gpu_advice(trainer)]
     if not found.host_fits:
@@ -271,7 +271,7 @@ def _engine(trainer: Trainer) -> float:
             return (FULL * size.parameters + model.slots * length * per_token) / GIB
 
 
-def _host(trainer: Trainer) -> Parts:
+def host_memory(trainer: Trainer) -> Parts:
     """GiB of the pod's memory: processes, shards that are kept there, and what loading or exporting adds.
 
     A sharded checkpoint is written tensor by tensor. The export gathers the weights on the first process, and one file

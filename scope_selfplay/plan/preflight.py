@@ -241,18 +241,20 @@ _SMALL_CHUNK = 128
 """Tokens of text in which few documents say anything whole."""
 
 
-def examine(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path) -> list[Finding]:
-    """`documents` are those that the run begins with, cut to size."""
+def examine(
+    config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path, *, serves: bool = False
+) -> list[Finding]:
+    """`documents` are those that the run begins with, cut to size; a run that `serves` will start its servers."""
     gates = pack.domain.gates if config.judge.gates is None else config.judge.gates
     return [
         *_files(config, pack),
         *([check_documents(config, pool_of(documents))] if documents else []),
         *budgets(config),
-        *(servers := list(check_servers(config, documents))),
+        *(servers := [] if serves else list(check_servers(config, documents))),
         # A judge that is down was told of.
         *(
             _exam(config, pack, documents, root)
-            if all(each.state is not State.STOP for each in servers)
+            if not serves and all(each.state is not State.STOP for each in servers)
             else []
         ),
         *check_estimate(config, len(gates), root),
@@ -260,10 +262,16 @@ def examine(config: RunConfig, pack: Pack, documents: Sequence[Document], root: 
 
 
 def examine_before_begin(
-    config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path, progress: Progress
+    config: RunConfig,
+    pack: Pack,
+    documents: Sequence[Document],
+    root: Path,
+    progress: Progress,
+    *,
+    serves: bool = False,
 ) -> None:
     """For a run that is about to begin: says what is worth knowing. Raises ConfigError or OutsideError for a stop."""
-    checks = examine(config, pack, documents, root)
+    checks = examine(config, pack, documents, root, serves=serves)
     raise_for_stops(checks)
     for check in checks:
         if check.state is State.WARNING:

@@ -139,9 +139,11 @@ class ModelSize(NamedTuple):
 
 _SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"}
 KNOWN: Mapping[str, ModelShape] = {
+    "qwen3-0.6b": ModelShape(28, 1024, 2048, 1024, 3072, 151_936, tied=True),
     "qwen3-8b": ModelShape(36, 4096, 4096, 1024, 12_288, 151_936),
     "qwen3-4b": ModelShape(36, 2560, 4096, 1024, 9728, 151_936, tied=True),
     "qwen3-1.7b": ModelShape(28, 2048, 2048, 1024, 6144, 151_936, tied=True),
+    "qwen3-32b": ModelShape(64, 5120, 8192, 1024, 25_600, 151_936),
     "qwen2.5-7b": ModelShape(28, 3584, 3584, 512, 18_944, 152_064),
     "olmo-3-7b": ModelShape(32, 4096, 4096, 4096, 11_008, 100_278),
 }

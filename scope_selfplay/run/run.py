@@ -168,10 +168,7 @@ class Run:
 
     def stop_reason(self, iteration: int) -> str | None:
         """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
-        message = schedule.stop_message(self.config, iteration, read_ratings(self.folder, iteration))
-        if message is None:
-            return None
-        return f"{message}; to go on all the same, give the same command with --set compare.stop=never"
+        return schedule.stop_message(self.config, iteration, read_ratings(self.folder, iteration))
 
     def _policy(self, version: schedule.PolicyVersion) -> Policy:
         return Policy(version.name, version.checkpoint(self.folder) or self.base)

@@ -76,7 +76,7 @@ def stop_message(config: RunConfig, iteration: int, ratings: Ratings) -> str | N
     """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
     if config.compare.stop == "never" or ratings.decision is not Decision.STOP:
         return None
-    return f"stopped after iteration {iteration}: {ratings.reason}"
+    return f"stopped after iteration {iteration}: {ratings.reason}; with compare.stop=never it goes on all the same"
 
 
 def promotion_warning(config: RunConfig) -> str | None:

@@ -123,6 +123,8 @@ class RunFolder:
         self.audit = path / "audit"
         # What servers compile for a model when they start, for their next start.
         self.caches = path / "cache"
+        # Status, logs and lock of the process that drives the run on one machine.
+        self.driver = path / "driver"
         self.summary = path / "summary.json"
         self.log = path / "run.log"
 

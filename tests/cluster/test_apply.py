@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scope_selfplay.base.errors import State
+from scope_selfplay.base.errors import ConfigError, State
 from scope_selfplay.cluster.check import applied_objects, check_cluster, check_folder, config_of, packs_of
-from scope_selfplay.cluster.commands import examine, read_status
+from scope_selfplay.cluster.commands import examine
 from scope_selfplay.cluster.folder import yaml_text
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import planned_objects
 from scope_selfplay.config.load import load_config
+from scope_selfplay.driver.follow import FollowedThere
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.simulated_node import SimulatedNode
 from tests.commands import ran
@@ -85,12 +86,16 @@ def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> No
 
 def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
     kubectl("apply", "--kustomize", str(TINY), "--namespace", namespace)
-    found = read_status(Kubectl(namespace), TINY.name)
-    assert [each["name"] for each in found["jobs"]] == ["tiny-controller"]
+    followed = FollowedThere(Kubectl(namespace), TINY.name)
+    found = followed.status()
+    assert [each["name"] for each in found["parts"]] == ["tiny-controller"]
     json.dumps(found)
     findings = {each.where: each.state for each in examine(Kubectl(namespace))}
     needed = ("cluster", "rights to run", "rights to set up")
     assert {findings[name] for name in needed} == {State.OK}
+    assert "deleted Job tiny-controller" in followed.stop()
+    with pytest.raises(ConfigError, match="no run of this name"):
+        followed.status()
 
 
 @pytest.mark.parametrize("fault", sorted(PLANTED.keys() - set(UNENFORCED)))
@@ -107,7 +112,7 @@ def test_a_server_refuses_what_the_check_without_one_finds(fault: str, namespace
 
 RUN = "k8s/runs/qwen3-8b"
 ASKED = [each.text for each in commands_of(REPOSITORY / "docs" / "start" / "cluster.md")]
-PATH = ASKED[ASKED.index("pip install '.[k8s]'") : ASKED.index("scope k8s status qwen3-8b") + 1]
+PATH = ASKED[ASKED.index("pip install '.[k8s]'") : ASKED.index("scope status qwen3-8b") + 1]
 
 
 @pytest.fixture

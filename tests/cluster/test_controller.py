@@ -15,10 +15,13 @@ import pytest
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster import stages
 from scope_selfplay.config.load import parse_config
-from scope_selfplay.driver import loop as expiry
-from scope_selfplay.driver.api import VERBS, ApiReply, KubernetesTransport, ObjectKind, Transport
+from scope_selfplay.driver import kubernetes as expiry
+from scope_selfplay.driver.api import VERBS, ApiReply, ObjectKind, Transport
+from scope_selfplay.driver.kubernetes import KubernetesHand
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd
+from scope_selfplay.driver.transport import KubernetesTransport
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.fake_cluster import Killed
 from tests.cluster.simulated_node import SimulatedNode
 from tests.unit.controller.worlds import sized
@@ -99,15 +102,18 @@ class Site:
         self, identity: str = "pod-1", job: str = "r1-controller", clock: Callable[[], float] = time.monotonic
     ) -> Controller:
         inputs = Inputs(self.config, "0123456789abcdef", ("wikipedia",))
-        return Controller(
+        hand = KubernetesHand(
             self.transport,
-            lambda: inputs,
-            root=self.root,
+            self.config,
+            RunFolder(self.root / self.config.name),
             job=job,
             identity=identity,
             clock=Clock(clock, time.sleep),
             rng=Random(0),
             say=self.said.append,
+        )
+        return Controller(
+            hand, lambda: inputs, RunFolder(self.root / self.config.name), clock, say=self.said.append
         )
 
     def drive(self, controller: Controller, seconds: float = 400) -> RunEnd:
@@ -119,7 +125,7 @@ class Site:
                     return run_end
                 time.sleep(0.2)
         finally:
-            self.verbs |= controller.cluster.verbs_used | controller.leadership.cluster.verbs_used
+            self.verbs |= controller.hand.cluster.verbs_used | controller.hand.leadership.cluster.verbs_used
         raise AssertionError(f"not ended in {seconds} s: {self.status()}")
 
     def status(self) -> dict[str, str]:
@@ -155,7 +161,7 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
 ) -> None:
     run = site()
     controller = run.controller()
-    changes = controller.cluster.changes(ObjectKind.JOB, "scope/run=r1", 5)
+    changes = controller.hand.cluster.changes(ObjectKind.JOB, "scope/run=r1", 5)
     assert next(iter(changes))["object"]["metadata"]["name"] == "r1-controller"
     # A Job of a stage that is not this one's turn: what an older controller may leave behind.
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "r1-controller", "uid": run.uid}
@@ -275,7 +281,7 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     spec = run.jobs.read_namespaced_job("r1-controller", run.namespace).spec
     assert 0 <= spec.active_deadline_seconds - expiry.EXPIRY < 400
     # A shorter one than configs take: what it does is moved on, taken away, and met.
-    others = (controller.leadership.cluster, "r1-controller", time.monotonic, time.time, run.said.append)
+    others = (controller.hand.leadership.cluster, "r1-controller", time.monotonic, time.time, run.said.append)
     first, second = expiry.JobExpiry(*others), expiry.JobExpiry(*others)
     first.renew(1)
     first.lift()
@@ -294,11 +300,11 @@ def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[...
     _until(lambda: sleeper.round() or run.servers())
     second = run.controller("pod-2", clock=lambda: time.monotonic() + later[0])
     second.round()
-    assert not second.leadership.holds
+    assert not second.hand.leadership.holds
     later[0] = 61.0
     second.round()
-    assert second.leadership.holds and second.leadership.fence == sleeper.leadership.fence + 1
-    _until(lambda: second.round() or run.status()["fence"] == str(second.leadership.fence))
+    assert second.hand.leadership.holds and second.hand.leadership.fence == sleeper.hand.leadership.fence + 1
+    _until(lambda: second.round() or run.status()["fence"] == str(second.hand.leadership.fence))
     run.apps.delete_namespaced_deployment("r1-judge", run.namespace)
     _until(lambda: "r1-judge" not in run.servers())
     sleeper.round()
@@ -307,7 +313,7 @@ def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[...
     second.stop()
     third = run.controller("pod-3")
     third.round()
-    assert third.leadership.holds and third.leadership.fence == second.leadership.fence + 1
+    assert third.hand.leadership.holds and third.hand.leadership.fence == second.hand.leadership.fence + 1
     assert run.drive(third).code is ExitCode.DONE
     assert len(run.stage_jobs()) == 6, run.stage_jobs()
 

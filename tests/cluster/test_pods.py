@@ -18,7 +18,7 @@ import yaml
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.config.load import load_config
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
@@ -144,7 +144,7 @@ def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
 def same_results_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
     """The same config in one process: the judge and the retriever inside, no Service anywhere."""
     config = load_config(settings, ["judge.kind=lexical", "judge.endpoint={}"])
-    run_all(open_run(config, home, Progress()))
+    run_here(open_run(config, home, Progress()))
     alone = RunFolder(home / "tiny")
     for iteration in range(config.iterations + 1):
         assert corpus(run, iteration) == corpus(alone, iteration), f"iteration {iteration}"

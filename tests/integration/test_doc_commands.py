@@ -41,7 +41,7 @@ ELSEWHERE = {
     "pip install ": "a package index",
     "scope k8s doctor": "a cluster: tests/unit/k8s/test_check_cluster.py",
     "scope k8s check --cluster ": "a cluster: tests/unit/k8s/test_check_cluster.py",
-    "scope k8s status ": "a cluster: tests/unit/k8s/test_check_cluster.py",
+    "scope status ": "a run with a driver: tests/integration/controller/test_node.py, tests/cluster/test_apply.py",
     "scope k8s fetch ": "a cluster: tests/unit/k8s/test_fetch.py, tests/cluster/test_pods.py",
     "python -m jobs ": "a run on a volume and its servers: tests/integration/jobs",
     "scope index fetch ": "the network: tests/unit/downloads",
@@ -60,7 +60,8 @@ ELSEWHERE = {
     "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
     "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
-    "scope run --config k8s/runs/one-gpu/run.yaml ": "a GPU",
+    "scope run --config k8s/runs/one-24gb/run.yaml ": "a GPU",
+    "scope run --config k8s/runs/qwen3-8b/run.yaml --gpus ": "GPUs",
     "scope run --config examples/maths/run.yaml ": "a model that does sums: tests/integration/maths/test_training.py",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""
@@ -145,7 +146,7 @@ def lay_out(page: str, folder: Path) -> None:
         write_finished_run(folder / "runs" / "demo")
     if page in PROMPT_PACKS:
         (folder / "prompts").symlink_to(REPOSITORY / "prompts")
-    if page in CHECKOUT:
+    if page in (*CHECKOUT, "docs/start/one-machine.md"):
         shutil.copytree(REPOSITORY / "k8s", folder / "k8s")
     for name in ("task", "answer", "a", "b"):
         (folder / f"{name}.txt").write_text(f"The dam of 1936, {name}.\n")

@@ -16,13 +16,13 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_120,
-    "library files": 222,
-    "test lines": 34_495,
+    "library lines": 53_352,
+    "library files": 228,
+    "test lines": 35_030,
     "benchmark lines": 5_647,
-    "words by hand": 28_618,
+    "words by hand": 28_913,
     "settings": 167,
-    "commands": 41,
+    "commands": 43,
     "training lines": 2_650,
     "training files": 13,
     "training/loop.py lines": 300,

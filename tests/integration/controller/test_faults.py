@@ -92,7 +92,7 @@ def test_a_killed_leader_is_followed_by_a_restarted_container_or_another_pod(
         world.drive()
     began = world.cluster.now
     successor = world.controller(identity=identity)
-    world.go_until(successor, lambda: successor.leadership.holds)
+    world.go_until(successor, lambda: successor.hand.leadership.holds)
     # The same pod leads on at once; another waits until the Lease has not moved for its whole length.
     waited = world.cluster.now - began
     assert waited <= 5 if identity == "pod-1" else 60 <= waited <= 75
@@ -163,7 +163,7 @@ def test_two_controllers_between_each_others_calls_make_every_job_once(
         world.cluster.faults = two.other_acts
         assert two.drive() is ExitCode.DONE
         count(counts, undisturbed, world)
-        leaders = max(controller.leadership.fence for controller in two.controllers)
+        leaders = max(controller.hand.leadership.fence for controller in two.controllers)
         counts.add(reached=two.between, leaders=leaders)
     counts.check()
     assert counts.values["reached"] > 5 * counts.values["tried"]

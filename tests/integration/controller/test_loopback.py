@@ -46,7 +46,7 @@ def server() -> Iterator[Server]:
 
 
 def _transport(port: int) -> Any:
-    from scope_selfplay.driver.api import KubernetesTransport
+    from scope_selfplay.driver.transport import KubernetesTransport
 
     settings = kubernetes.client.Configuration(host=f"http://127.0.0.1:{port}")
     settings.api_key = {"authorization": "Bearer secret"}
@@ -107,7 +107,7 @@ def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server)
 
 def test_without_a_cluster_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from scope_selfplay.base.errors import ConfigError
-    from scope_selfplay.driver.api import connect
+    from scope_selfplay.driver.transport import connect
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))

@@ -24,7 +24,7 @@ from benchmarks.faults.counting import FaultCounts, points
 from scope_selfplay.base.errors import ExitCode, ScopeError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cli import main
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.judge import model as run_key
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import judged_reply
@@ -252,7 +252,7 @@ def flip_in_process(policy: Path, root: Path, count: int, said: Path) -> None:
         damaged[place] ^= 1 << bit
         file.write_bytes(damaged)
         try:
-            run_all(open_run(config_of(policy), root, Progress()))
+            run_here(open_run(config_of(policy), root, Progress()))
             found.append(("same" if records(root) == expected else "wrong", str(file.relative_to(root)), ""))
         except ScopeError as error:
             found.append(("refused", str(file.relative_to(root)), str(error)))

@@ -11,7 +11,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Comparison, Grade, Rollout, Rubric, Score, Selection
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import make_documents
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.judge.served import random_judge_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.folder import load_pack
@@ -110,7 +110,7 @@ def run_small(name: str, policy: Path, folder: Path, *changes: str) -> RunFolder
     with in_thread(serving(random_judge_app())) as judge:
         places = [*SMALL.split(), f"judge.endpoint.base_url={judge}", *given]
         config = load_config(file, [*places, *changes])
-        run_all(open_run(config, folder / "runs", Progress()))
+        run_here(open_run(config, folder / "runs", Progress()))
     made = RunFolder(folder / "runs" / config.name)
     assert made.stage(1, Stage.SOLVER).manifest is not None
     assert made.stage(1, Stage.COMPARE).manifest is not None

@@ -13,7 +13,7 @@ from scope_selfplay.base.terminal import LineProgress, Progress
 from scope_selfplay.base.values import Candidate, Comparison, Grade, Rollout, Rubric
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.run import Run
@@ -71,7 +71,7 @@ def in_child(target: Callable[..., None], *given: Any, begun: Callable[[int], No
 def whole_run(policy: Path, root: Path, kill_before: int | None = None, *overrides: str) -> None:
     """Beside the run stays how many writes it made, any of which may kill it."""
     writes = die_before_write(kill_before)
-    run_all(open_run(config_of(policy, *overrides), root, Progress()))
+    run_here(open_run(config_of(policy, *overrides), root, Progress()))
     (root / "writes").write_text(str(writes()))
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_no_iteration_helps_ends_early_and_says_why(
             self.said = text
 
     progress = Telling()
-    run_all(open_run(config_of(speaking_policy), finished.path.parent, progress))
+    run_here(open_run(config_of(speaking_policy), finished.path.parent, progress))
     assert progress.said.startswith("stopped after iteration 1: S_1 is not told apart from S_0: ")
     assert "compare.stop=never" in progress.said
     assert not finished.stage(2, Stage.CHALLENGER).path.exists()
@@ -154,7 +154,7 @@ def test_a_finished_run_returns_at_once_and_changes_nothing(
 
     before = files()
     run = open_run(config_of(speaking_policy), finished.path.parent, Progress())
-    run_all(run)
+    run_here(run)
     assert files() == before
     # What it accepted gives rows to learn from.
     found = warm_start_rows(run, min_score=0.0)
@@ -180,8 +180,9 @@ def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
     """Figure 3: both conditions share iteration 1."""
     before = manifests(finished)
     made = fork_run(finished.path, tmp_path / "forked", load_config(finished.config, FROZEN), after=1)
-    summary = run_all(open_run(load_config(made.folder / "run.yaml"), tmp_path / "forked", Progress()))
+    run_here(open_run(load_config(made.folder / "run.yaml"), tmp_path / "forked", Progress()))
     forked = RunFolder(made.folder)
+    summary = json.loads(forked.summary.read_text())
     assert summary["shared"] == {"run": "tiny", "after": 1}
     assert manifests(finished) == before
     assert not forked.stage(2, Stage.CHALLENGER).path.exists()
@@ -191,7 +192,7 @@ def test_a_challenger_frozen_in_a_fork_is_the_ablation_from_the_start(
     }
     assert writer.startswith("C_1-")
 
-    run_all(open_run(config_of(speaking_policy, *FROZEN), tmp_path / "from-the-start", Progress()))
+    run_here(open_run(config_of(speaking_policy, *FROZEN), tmp_path / "from-the-start", Progress()))
     alone = RunFolder(tmp_path / "from-the-start" / "tiny")
     assert [made_in(forked, number) for number in (0, 1, 2)] == [
         made_in(alone, number) for number in (0, 1, 2)
@@ -230,7 +231,7 @@ def test_questions_with_and_without_rubric_are_trained_on_in_turn(
         for n in range(6)
     ]
     said: list[str] = []
-    run_all(given(lines, speaking_policy, tmp_path, LineProgress(said.append)))
+    run_here(given(lines, speaking_policy, tmp_path, LineProgress(said.append)))
     folder = RunFolder(tmp_path / "given")
     assert (
         not folder.stage(1, Stage.CHALLENGER).path.exists() and not folder.stage(1, Stage.TASKS).path.exists()

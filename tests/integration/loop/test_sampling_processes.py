@@ -17,7 +17,7 @@ import torch
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Message, Sample
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
@@ -136,6 +136,6 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals) -> 
 def test_a_run_in_two_processes_keeps_the_records_of_one(
     finished: RunFolder, speaking_policy: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_all(open_run(config_of(speaking_policy, "model.processes=2"), tmp_path, Progress()))
+    run_here(open_run(config_of(speaking_policy, "model.processes=2"), tmp_path, Progress()))
     assert capfd.readouterr().out == ""
     assert records(tmp_path) == records(finished.path.parent)

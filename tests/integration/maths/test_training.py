@@ -12,7 +12,7 @@ pytest.importorskip("math_verify", reason="needs the math extra")
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Comparison, Grade, Rollout
 from scope_selfplay.config.load import load_config
-from scope_selfplay.driver.local import run_all
+from scope_selfplay.driver.local import run_here
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.rewards.verify import boxed_reward, last_box
@@ -92,7 +92,8 @@ def test_a_run_on_verified_rewards_needs_no_judge_and_ends_with_its_comparison(
     sums: Sums, tmp_path: Path
 ) -> None:
     run = open_run(load_config(RUN_FILE, [*SMALL.split(), *sums.settings]), tmp_path, Progress())
-    summary = run_all(run)
+    run_here(run)
+    summary = json.loads(run.folder.summary.read_text())
     folder = run.folder.stage(1, Stage.SOLVER)
     rows = read_rows(folder.metrics)
     given = [each.task for each in read_given_tasks(str(sums.tasks)) if each.task]

@@ -145,8 +145,8 @@ def test_the_worker_image_without_torch_makes_the_same(
     # What else the image is for.
     python(
         "-c",
-        "import jobs.__main__, scope_selfplay.driver.loop, scope_selfplay.driver.api, scope_selfplay.report.app\n"
-        "import scope_selfplay.rewards, math_verify, huggingface_hub, sys\n"
+        "import jobs.__main__, scope_selfplay.driver.kubernetes, scope_selfplay.driver.transport\n"
+        "import scope_selfplay.report.app, scope_selfplay.rewards, math_verify, huggingface_hub, sys\n"
         "from scope_selfplay.inference.checkpoints import policy_path\n"
         "assert 'torch' not in sys.modules",
     )

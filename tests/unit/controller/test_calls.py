@@ -22,7 +22,8 @@ from scope_selfplay.driver.api import (
     ObjectKind,
     QuotaError,
 )
-from scope_selfplay.driver.loop import KEPT, JobExpiry, drive, watch_jobs
+from scope_selfplay.driver.kubernetes import KEPT, JobExpiry, watch_jobs
+from scope_selfplay.driver.loop import drive
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 from tests.unit.controller.worlds import ONE, World
 
@@ -183,7 +184,7 @@ def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -
     assert drive(controller, pause, lambda: len(rounds) == 3, said.append) is ExitCode.TERMINATED
     successor = world.controller(identity="pod-2")
     successor.round()
-    assert successor.leadership.holds
+    assert successor.hand.leadership.holds
     assert said == ["stopped; whoever starts next goes on from here"]
 
 
@@ -199,7 +200,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tm
         old.round()
     stopped.append(world.cluster.now)
     world.go(new, 150, step=10)
-    assert new.leadership.holds
+    assert new.hand.leadership.holds
     world.cluster.remove(ObjectKind.DEPLOYMENT, "r1-judge")
     created = dict(world.cluster.created)
     old.round()
@@ -261,7 +262,7 @@ def test_a_clock_that_jumps_under_a_controller_changes_nothing(tmp_path: Path, w
     def wall() -> float:
         return world.cluster.now + (wrong_by if jumped else 0.0)
 
-    cluster = world.controller().leadership.cluster
+    cluster = world.controller().hand.leadership.cluster
     clock = JobExpiry(cluster, OWN, lambda: world.cluster.now, wall, world.said.append)
     for _ in range(3):
         clock.renew(43_200)

@@ -83,7 +83,10 @@ def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iteratio
     world = World(tmp_path, settings, only=["i02-train-challenger"])
     ratings = {"promoted": False, "decision": "stop", "reason": "S_1 is worse than S_0"}
     world.stages.folder.stage(1, Stage.COMPARE).ratings.write_text(json.dumps(ratings))
-    assert world.drive() == RunEnd(ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
+    advice = "with compare.stop=never it goes on all the same"
+    assert world.drive() == RunEnd(
+        ExitCode.DONE, f"stopped after iteration 1: S_1 is worse than S_0; {advice}"
+    )
     assert world.status["progress"] == "6 of 6 stages done"
     job = world.add_controller_job("r1-i02-controller")
     run_end = world.drive(world.controller(identity="pod-2", job=job, only=2))
@@ -106,8 +109,8 @@ def test_the_verbs_used_are_those_that_the_role_grants(tmp_path: Path) -> None:
     world.work_on("i01-make-tasks", work)
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
-    list(controller.cluster.changes(ObjectKind.JOB, "", 1))
-    used = controller.cluster.verbs_used | controller.leadership.cluster.verbs_used
+    list(controller.hand.cluster.changes(ObjectKind.JOB, "", 1))
+    used = controller.hand.cluster.verbs_used | controller.hand.leadership.cluster.verbs_used
     # Server-side apply is a patch that asks for `create` too where the object is new.
     used |= {(group, resource, "create") for group, resource, verb in used if verb == "patch"}
     assert used == {(*resource, verb) for resource, verbs in VERBS.items() for verb in verbs}

@@ -10,9 +10,10 @@ from scope_selfplay.cluster.pods import ManifestContext, Owner
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import ObjectKind
+from scope_selfplay.driver.kubernetes import KubernetesHand
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd, steps_of
-from scope_selfplay.store.folder import StageManifest
+from scope_selfplay.store.folder import RunFolder, StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
 
@@ -108,17 +109,21 @@ class World:
         clock: Callable[[], float] | None = None,
         read: Callable[[], Inputs] | None = None,
     ) -> Controller:
-        return Controller(
+        read = read or (lambda: self.inputs)
+        time = Clock(clock or (lambda: self.cluster.now), self.cluster.advance, lambda: self.cluster.now)
+        config, say = read().config, self.said.append
+        folder = RunFolder(self.root / config.name)
+        hand = KubernetesHand(
             self.cluster,
-            read or (lambda: self.inputs),
-            root=self.root,
+            config,
+            folder,
             job=job or f"{self.config.name}-controller",
             identity=identity,
-            clock=Clock(clock or (lambda: self.cluster.now), self.cluster.advance, lambda: self.cluster.now),
+            clock=time,
             rng=Random(0),
-            only_iteration=only,
-            say=self.said.append,
+            say=say,
         )
+        return Controller(hand, read, folder, time.monotonic, only_iteration=only, say=say)
 
     def running(self) -> Controller:
         """A controller while the Job of its stage runs."""

@@ -1,0 +1,117 @@
+"""`scope status|stop|logs RUN`: a run is followed where it is, on this machine or on a cluster."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.base.machine import is_locked
+from scope_selfplay.base.terminal import Table
+from scope_selfplay.cluster.kubectl import Kubectl
+from scope_selfplay.cluster.pods import RUN, SERVER, Body, status_name
+from scope_selfplay.store.folder import RunFolder
+
+STATUS, LOCK = "status.json", "lock"
+"""In the driver's folder of a run on one machine."""
+_ENDS_WITHIN = 180.0
+
+
+def follow(run: str, root: Path, namespace: str | None) -> "FollowedHere | FollowedThere":
+    """A run of this machine, or else of the cluster."""
+    folder = RunFolder(root / run)
+    here = namespace is None and (folder.driver / STATUS).exists()
+    return FollowedHere(folder) if here else FollowedThere(Kubectl(namespace), run)
+
+
+class FollowedHere:
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def status(self) -> dict[str, Any]:
+        found = json.loads((self._folder.driver / STATUS).read_text())
+        if not self._is_driven():
+            found["parts"] = []
+            if found["status"]["phase"] == "Running":
+                found["status"]["message"] = "nothing runs; the same command goes on"
+        return {"run": self._folder.path.name, **found}
+
+    def stop(self) -> str:
+        pid = json.loads((self._folder.driver / STATUS).read_text())["pid"]
+        if not self._is_driven():
+            return "nothing runs"
+        os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + _ENDS_WITHIN
+        while self._is_driven():
+            if time.monotonic() > end:
+                raise OutsideError(f"process {pid} does not end; `kill -INT {pid}` ends it at once")
+            time.sleep(0.2)
+        return "stopped"
+
+    def logs(self, part: str, lines: int) -> str:
+        files = [file for file in self._folder.driver.glob("*.log") if part in file.name]
+        if not files:
+            raise ConfigError(f"{self._folder.driver}: no log has {part!r} in its name")
+        files.sort(key=lambda file: file.stat().st_mtime)
+        tails = {file.name: file.read_text(errors="replace").splitlines()[-lines:] for file in files}
+        return "\n".join("\n".join((f"== {name}", *tail)) for name, tail in tails.items())
+
+    def _is_driven(self) -> bool:
+        return is_locked(self._folder.driver / LOCK)
+
+
+class FollowedThere:
+    def __init__(self, cluster: Kubectl, run: str) -> None:
+        self._cluster, self._run, self._selector = cluster, run, f"{RUN}={run}"
+
+    def status(self) -> dict[str, Any]:
+        cluster = self._cluster
+        found = cluster.get("configmaps", status_name(self._run))
+        jobs = cluster.objects("jobs", self._selector)
+        if found is None and not jobs:
+            raise ConfigError(
+                f"{self._run}: no run of this name in --root or in the namespace; apply its folder, or give --namespace"
+            )
+        servers = cluster.objects("deployments", self._selector)
+        jobs = sorted(jobs, key=lambda body: str(body["metadata"].get("creationTimestamp", "")))
+        parts = [_part(body) for body in (*jobs, *servers)]
+        return {"run": self._run, "status": (found or {}).get("data") or {}, "parts": parts}
+
+    def stop(self) -> str:
+        owners = {str(job["metadata"]["name"]) for job in self._cluster.objects("jobs", self._selector)}
+        driving = sorted(name for name in owners if name.endswith("-controller"))
+        for name in driving:
+            self._cluster.delete("job", name)
+        gone = f"deleted Job {', '.join(driving)}, and with it what it made" if driving else "nothing runs"
+        return f"{gone}; apply its folder to go on"
+
+    def logs(self, part: str, lines: int) -> str:
+        pods = [str(pod["metadata"]["name"]) for pod in self._cluster.objects("pods", self._selector)]
+        chosen = sorted(name for name in pods if part in name)
+        if not chosen:
+            raise ConfigError(f"{self._run}: no pod has {part!r} in its name")
+        return "\n".join(f"== {name}\n{self._cluster.log(name, lines)}".rstrip() for name in chosen)
+
+
+def _part(body: Body) -> dict[str, Any]:
+    """A Job or a Deployment."""
+    labels, found = body["metadata"].get("labels") or {}, body.get("status") or {}
+    true = [item["type"] for item in found.get("conditions") or [] if item["status"] == "True"]
+    ended = next((kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in true), "")
+    state = ended or ("running" if found.get("active") else "waiting")
+    if SERVER in labels:
+        state = "ready" if found.get("readyReplicas") else "waiting"
+    return {"name": body["metadata"]["name"], "on": "cluster", "state": state}
+
+
+def status_lines(found: dict[str, Any]) -> Iterator[str]:
+    for key, value in found["status"].items():
+        # JSON values are data for programs, not for a person.
+        if not str(value).lstrip().startswith(("{", "[")):
+            yield f"{key}: {value}"
+    names = ("name", "on", "state")
+    rows = tuple(tuple(str(part[name]) for name in names) for part in found["parts"])
+    yield from Table("parts", names, rows).text() if rows else ()

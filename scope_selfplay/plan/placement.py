@@ -1,0 +1,336 @@
+"""Which program of a run has which GPUs of one machine, stage by stage, by what `memory` says that they take. Pure.
+
+In each stage the judge, frozen policies and a trainer are there at once. Layouts are tried in this order, and the first
+one that fits is taken:
+
+    each apart   GPUs of its own for everything: up to a third for the judge and for frozen policies, powers of two
+    beside       the servers share the first GPUs, the trainer has the others
+    together     all share all: servers take what they need, the trainer's engine what is left
+
+Judge and frozen policies stay where they are for the whole run, so that none is moved between stages.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from retrieval.profiles import GIB
+from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.config.cluster import OFFLOADED, PodConfig
+from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.training import TrainConfig
+from scope_selfplay.plan.memory import HALF, Trainer, gpu_peaks, host_memory
+from scope_selfplay.plan.size import Assumptions, ModelSize, judge_size, model_size
+from scope_selfplay.store.folder import Stage
+
+SEQUENCES = 4
+"""Of the greatest length, for which an engine must have room in its cache."""
+SERVED = 0.9
+"""Share of a GPU that servers take where they have it for themselves, as vLLM does."""
+COUNTS = (1, 2, 3, 4, 6, 8, 16)
+"""Numbers of GPUs that are tried where those at hand do not do."""
+_LARGE = Assumptions().gpu_gib
+_SMALL_JUDGE = 1.7e9
+_SERVERS = ("judge", "solver", "challenger")
+_STAGES: Mapping[Stage, tuple[str, ...]] = {
+    Stage.CHALLENGER: ("judge", "solver", "train_challenger"),
+    Stage.TASKS: ("judge", "solver", "challenger"),
+    Stage.SOLVER: ("judge", "train_solver"),
+    Stage.COMPARE: ("judge", "solver"),
+}
+"""The programs of each stage that may have GPUs, as `cluster` names them."""
+_Slots = tuple[int, ...]
+
+
+class Slots(NamedTuple):
+    """What a machine lends a run: GPUs of `gib` each, or shares of its CPUs (`gib` is 0)."""
+
+    numbers: _Slots
+    gib: float = 0.0
+    host_gib: float = float("inf")
+
+    def words(self, numbers: Sequence[int]) -> str:
+        kind = "GPU" if self.gib else "slot"
+        return f"{kind} {','.join(map(str, numbers))}" if numbers else "CPU"
+
+    def __str__(self) -> str:
+        one, count = f"GPU of {self.gib:.3g} GiB" if self.gib else "CPU slot", len(self.numbers)
+        return (
+            f"{count} {one}"
+            if count == 1
+            else f"{count} {one.replace('GPU', 'GPUs').replace('slot', 'slots')}"
+        )
+
+
+class Part(NamedTuple):
+    """One program of a stage, and the GiB that it takes of each of its slots and of the host."""
+
+    stage: Stage
+    name: str
+    slots: _Slots
+    gib: float
+    host_gib: float
+
+    @property
+    def title(self) -> str:
+        return "trainer" if self.name.startswith("train_") else self.name
+
+
+class NodePlacement(NamedTuple):
+    config: RunConfig
+    """With the GPUs, copies and shares that follow: what it computes is the same."""
+    slots: Slots
+    layout: str
+    parts: tuple[Part, ...]
+
+    def slots_of(self, stage: Stage, name: str) -> _Slots:
+        """Those of a program of a stage, `trainer` for the one that trains; none where it needs no GPU."""
+        names = (name, f"train_{stage.value}" if name == "trainer" else name)
+        return next((part.slots for part in self.parts if part.name in names), ())
+
+    def text(self) -> Iterator[str]:
+        yield f"{self.slots}, {self.layout}:"
+        for stage in _STAGES:
+            parts = [part for part in self.parts if part.stage is stage]
+            gib = [f" ({part.gib:.1f} GiB)" if part.gib else "" for part in parts]
+            shown = (
+                f"{part.title} {self.slots.words(part.slots)}{size}"
+                for part, size in zip(parts, gib, strict=True)
+            )
+            yield f"  {stage.job_name}: {', '.join(shown)}"
+
+
+class _Sizes(NamedTuple):
+    policy: ModelSize
+    judge: ModelSize
+    assumptions: Assumptions
+
+
+class _Layout(NamedTuple):
+    name: str
+    slots: dict[str, _Slots]
+    """By the program's name."""
+    width: int
+    """GPUs that share a copy of a server's model, where it has as many."""
+
+
+def place(config: RunConfig, slots: Slots) -> NodePlacement:
+    """Where everything goes. Raises ConfigError, in one line, where nothing fits, with what would."""
+    if not slots.gib:
+        # Without a GPU the library's own servers take vLLM's place.
+        config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"tiny": True})})
+    policy = model_size(config.model.path)
+    judge = judge_size(config.cluster.judge.model, policy)
+    sizes = _Sizes(policy, judge, Assumptions(gpu_gib=slots.gib or _LARGE))
+    found, lacking = _placed(config, slots, sizes)
+    if found is None:
+        fits = "; ".join(_what_fits(config, slots, sizes)) or "nothing that was tried; take a smaller model"
+        raise ConfigError(f"{config.model.path} does not fit {slots}: {lacking}; what fits: {fits}")
+    return found
+
+
+def _placed(config: RunConfig, slots: Slots, sizes: _Sizes) -> tuple[NodePlacement | None, str]:
+    """The first layout that fits; else what the one that lacks least lacks."""
+    lacking: list[tuple[float, str]] = []
+    # So few ranks keep in host memory what more have no room for.
+    for ranks in (len(slots.numbers), max(OFFLOADED)):
+        for layout in _layouts(config, slots.numbers, ranks):
+            made = _made(config, slots, layout, sizes)
+            over, why = _excess(made)
+            if over <= 1e-9:
+                return made, ""
+            lacking.append((over, why))
+    return None, min(lacking)[1]
+
+
+def _layouts(config: RunConfig, numbers: _Slots, ranks: int) -> Iterator[_Layout]:
+    """With at most so many ranks of a trainer."""
+    count = len(numbers)
+
+    def layouts(
+        name: str, servers: Sequence[_Slots], challenger: _Slots, solver: _Slots
+    ) -> Iterator[_Layout]:
+        named = {each: on for each, on in zip(_SERVERS, servers, strict=True) if _has_slots(config, each)}
+        for stage, room in ((Stage.CHALLENGER, challenger), (Stage.SOLVER, solver)):
+            named[f"train_{stage.value}"] = room[: _ranks(config, stage, min(ranks, len(room)))]
+        yield from (_Layout(name, named, width) for width in (1, 2, 4, 8) if width <= max(map(len, servers)))
+
+    for share in (each for each in (16, 8, 4, 2, 1) if each <= count // 3):
+        rest = numbers[2 * share :]
+        servers = (numbers[:share], numbers[share : 2 * share], rest[:share])
+        yield from layouts("each apart", servers, rest, numbers[share:])
+    for share in (each for each in (16, 8, 4, 2, 1) if each <= count // 2):
+        rest = numbers[share:]
+        yield from layouts("servers beside the trainer", (numbers[:share],) * 3, rest, rest)
+    even = numbers[: 1 << (count.bit_length() - 1)]
+    yield from layouts("all together", (even,) * 3, numbers, numbers)
+
+
+def _has_slots(config: RunConfig, server: str) -> bool:
+    """Not what runs elsewhere, or is to have no GPU."""
+    settings = getattr(config.cluster, server)
+    return bool(settings.serve and (config.cluster.tiny or settings.gpus))
+
+
+def _settings(config: RunConfig, stage: Stage) -> TrainConfig:
+    found: TrainConfig = getattr(config, stage.value)
+    return found
+
+
+def _ranks(config: RunConfig, stage: Stage, most: int) -> int:
+    """As many as share a batch evenly; one where each would sample from the whole model, on its GPU."""
+    settings = _settings(config, stage)
+    if config.model.engine == "in_process" and not config.cluster.tiny:
+        return 1
+    groups = settings.batch // settings.updates if settings.batch % settings.updates == 0 else settings.batch
+    return next((each for each in range(most, 0, -1) if groups % each == 0), 1)
+
+
+def _made(config: RunConfig, slots: Slots, layout: _Layout, sizes: _Sizes) -> NodePlacement:
+    """The layout with what each part takes, and the config that says so."""
+    served = {
+        each: _server_gib(config, slots, layout, sizes, each) for each in _SERVERS if each in layout.slots
+    }
+    ranks = {stage: layout.slots[f"train_{stage.value}"] for stage in (Stage.CHALLENGER, Stage.SOLVER)}
+    trainers = {
+        stage: Trainer(config.model, _settings(config, stage), len(on), sizes.policy, sizes.assumptions)
+        for stage, on in ranks.items()
+    }
+    beside = {
+        stage: sum(
+            gib for name, gib in served.items() if name in _STAGES[stage] and {*on} & {*layout.slots[name]}
+        )
+        for stage, on in ranks.items()
+    }
+    room = [(trainer, slots.gib - beside[stage]) for stage, trainer in trainers.items()]
+    engine = _engine_share(config, slots.gib, room)
+    parts = []
+    for stage, names in _STAGES.items():
+        for name in (each for each in names if each in layout.slots):
+            on = layout.slots[name]
+            if name in served:
+                parts.append(Part(stage, name, on, served[name], len(on) * sizes.assumptions.process_gib))
+            else:
+                gib = _trainer_gib(trainers[stage], slots.gib * engine) if slots.gib else 0.0
+                parts.append(Part(stage, name, on, gib, sum(host_memory(trainers[stage]).values())))
+    changes: dict[str, PodConfig] = {}
+    for name, on in layout.slots.items():
+        update: dict[str, object] = {"gpus": len(on) if slots.gib else 0}
+        update |= (
+            _server_update(config, slots, layout, name, served[name]) if name in served else {"nodes": 1}
+        )
+        changes[name] = getattr(config.cluster, name).model_copy(update=update)
+    model = config.model.model_copy(update={"vllm_memory": engine})
+    kept = config.model_copy(update={"cluster": config.cluster.model_copy(update=changes), "model": model})
+    return NodePlacement(kept, slots, layout.name, tuple(parts))
+
+
+def _server_gib(config: RunConfig, slots: Slots, layout: _Layout, sizes: _Sizes, name: str) -> float:
+    """Of each of its GPUs: what it needs beside a trainer, else its share of all that servers may have there."""
+    if not slots.gib:
+        return 0.0
+    mine = {*layout.slots[name]}
+    sharing = [each for each, on in layout.slots.items() if mine & {*on}]
+    beside = [name, *(each for each in sharing if each in _SERVERS and each != name)]
+    needs = [_needed(config, layout, sizes, each) for each in beside]
+    if any(name in names and {*names} & {*sharing} - {*_SERVERS} for names in _STAGES.values()):
+        return needs[0]
+    # Rounded down to the hundredths that the engine is told.
+    return max(needs[0], int(100 * SERVED * needs[0] / sum(needs) + 1e-9) / 100 * slots.gib)
+
+
+def _needed(config: RunConfig, layout: _Layout, sizes: _Sizes, name: str) -> float:
+    """GiB of one GPU for weights in bf16, a cache of a few sequences, and CUDA's context."""
+    size, width = sizes.judge if name == "judge" else sizes.policy, min(layout.width, len(layout.slots[name]))
+    cached = SEQUENCES * _longest(config, name) * _token_bytes(size)
+    return (HALF * size.parameters + cached) / GIB / width + sizes.assumptions.context_gib
+
+
+def _token_bytes(size: ModelSize) -> int:
+    return size.cache_bytes or size.shape.cache_bytes
+
+
+def _longest(config: RunConfig, name: str) -> int:
+    """Tokens of the longest sequence that a server is asked for."""
+    asked = config.judge.endpoint.context if name == "judge" else None
+    return asked or config.model.max_length
+
+
+def _engine_share(config: RunConfig, card: float, trainers: Sequence[tuple[Trainer, float]]) -> float:
+    """The share of a card that a colocated engine is told: what the config gives it, or what the room of all trainings
+    allows; at least the whole weights and the cache of a few sequences."""
+    share, least = config.model.vllm_memory, 0.0
+    if config.model.engine != "vllm_colocated" or not card:
+        return share
+    for trainer, room in trainers:
+        settings, size = trainer.settings, trainer.size
+        length = min(config.model.max_length, settings.max_prompt + settings.max_response)
+        needs = (HALF * size.parameters + SEQUENCES * length * _token_bytes(size)) / GIB
+        share = min(share, int(100 * (room - _trainer_gib(trainer, 0.0, "sampling")) / card + 1e-9) / 100)
+        least = max(least, ceil(100 * needs / card) / 100)
+    return max(share, least)
+
+
+def _trainer_gib(trainer: Trainer, engine: float, *moments: str) -> float:
+    """What a rank takes of its card at its peak, of these moments or of all; a colocated engine has so many GiB."""
+    peaks = gpu_peaks(trainer, offloaded=trainer.sharers in OFFLOADED)
+    if trainer.model.engine == "vllm_colocated":
+        peaks["sampling"]["engine"] = engine
+    return max(sum(peaks[moment].values()) for moment in moments or peaks)
+
+
+def _server_update(
+    config: RunConfig, slots: Slots, layout: _Layout, name: str, gib: float
+) -> dict[str, object]:
+    if not slots.gib:
+        return {"replicas": 1}
+    args, told = getattr(config.cluster, name).args, list[str]()
+    if not any(argument.startswith("--max-model-len") for argument in args):
+        # Of its own accord vLLM wants room for as many tokens as the model was made for.
+        told += ["--max-model-len", str(_longest(config, name))]
+    if (share := int(100 * gib / slots.gib + 0.999) / 100) < SERVED:
+        told += ["--gpu-memory-utilization", f"{share:.2f}"]
+    width = min(layout.width, len(layout.slots[name]))
+    return {"replicas": 1, "tensor_parallel": width, "args": (*args, *told)}
+
+
+def _excess(made: NodePlacement) -> tuple[float, str]:
+    """By how many GiB a stage takes too much of a GPU or of the host, and what takes it."""
+    worst = (0.0, "")
+    for stage in _STAGES:
+        parts = [part for part in made.parts if part.stage is stage]
+        for number in made.slots.numbers:
+            here = [part for part in parts if number in part.slots]
+            gib, named = (
+                sum(part.gib for part in here),
+                " + ".join(f"{part.title} {part.gib:.1f}" for part in here),
+            )
+            worst = max(
+                worst, (gib - made.slots.gib, f"{stage.job_name} needs {gib:.1f} GiB of one ({named})")
+            )
+        host = sum(part.host_gib for part in parts)
+        worst = max(worst, (host - made.slots.host_gib, f"{stage.job_name} needs {host:.0f} GiB of the host"))
+    return worst
+
+
+def _what_fits(config: RunConfig, slots: Slots, sizes: _Sizes) -> Iterator[str]:
+    """Ways out, the cheapest first."""
+    adapted = config.model_copy(update={"model": config.model.model_copy(update={"lora_rank": 16})})
+    small = sizes._replace(judge=model_size("judge", _SMALL_JUDGE))
+    judge = f"a judge of {_SMALL_JUDGE / 1e9:g} billion parameters"
+    ways = {
+        "model.lora_rank 16": (adapted, slots, sizes),
+        judge: (config, slots, small),
+        f"model.lora_rank 16 with {judge}": (adapted, slots, small),
+    }
+    found = [way for way, given in ways.items() if _placed(*given)[0]]
+    # Two changes are no advice where one does.
+    yield from found[:2] if len(found) == 3 else found
+    for count in (each for each in COUNTS if each > len(slots.numbers)):
+        host = slots.host_gib / len(slots.numbers) * count
+        if _placed(config, Slots(tuple(range(count)), slots.gib, host), sizes)[0]:
+            yield f"{count} such GPUs"
+            break
+    large = sizes._replace(assumptions=Assumptions(gpu_gib=_LARGE))
+    if slots.gib < _LARGE and _placed(config, slots._replace(gib=_LARGE), large)[0]:
+        yield "GPUs of 80 GB"
