@@ -243,10 +243,11 @@ def _server_program(context: ManifestContext, server: Server) -> Program:
 
 
 def is_vllm(config: RunConfig, component: Component) -> bool:
-    """Without a GPU there is no use in vLLM: the library's own servers take its place."""
-    return (
-        component is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, component)) > 0
-    )
+    """Without a GPU the library's own servers take its place, unless it is asked for."""
+    settings = settings_of(config, component)
+    if not isinstance(settings, PolicyServerConfig):
+        return False
+    return settings.vllm or gpus_of(config.cluster, settings) > 0
 
 
 def served_name(config: RunConfig, component: Component) -> str:
@@ -262,7 +263,7 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
     if is_vllm(config, server.component):
         assert isinstance(settings, PolicyServerConfig), "the retriever is no vLLM"
         known = ["--served-model-name", served_name(config, server.component)]
-        copies, width = copies_of(config, server.component, settings)
+        copies, width = copies_of(config, server.component, settings) if settings.gpus else (1, 1)
         known += ["--tensor-parallel-size", str(width)]
         known += ["--data-parallel-size", str(copies)] if copies > 1 else []
         return ["vllm", "serve", server.model, *address, *known, *settings.args]

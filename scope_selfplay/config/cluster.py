@@ -174,6 +174,8 @@ class PolicyServerConfig(ServerConfig):
     """GPUs that share one copy of the model; `gpus / tensor_parallel` copies answer side by side (vLLM's data
     parallelism). When left out, 1 where the model's name says at most 18 billion parameters (`Qwen3-8B`: it fits a GPU
     of 80 GB with room for its cache), else all."""
+    vllm: bool = False
+    """Serve with vLLM also without a GPU, by its build for CPUs."""
     replicas: int = Field(default=1, ge=1, le=99)
     """Servers of this kind, each with `gpus` GPUs, perhaps on different nodes. Prompts with the same beginning go to
     the same one, whose cache has it; when one is gone, the others take its prompts."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,17 @@ from scope_selfplay.store.folder import RunFolder
 STATUS, LOCK = "status.json", "lock"
 """In the driver's folder of a run on one machine."""
 _ENDS_WITHIN = 180.0
+_GPU = ("GPU", "MiB used", "of", "% busy")
+
+
+def nvidia_smi(*columns: str) -> list[list[str]]:
+    """Of each GPU of this machine its number and these columns, without units; nothing where there is none."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(('index', *columns))}", "--format=csv,noheader,nounits"]
+    try:
+        rows = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [row.split(", ") for row in rows.splitlines()]
 
 
 def follow(run: str, root: Path, namespace: str | None) -> "FollowedHere | FollowedThere":
@@ -37,6 +49,9 @@ class FollowedHere:
             found["parts"] = []
             if found["status"]["phase"] == "Running":
                 found["status"]["message"] = "nothing runs; the same command goes on"
+        elif any(part["on"].startswith("GPU") for part in found["parts"]):
+            full = nvidia_smi("memory.used", "memory.total", "utilization.gpu")
+            found["gpus"] = [dict(zip(_GPU, row, strict=True)) for row in full]
         return {"run": self._folder.path.name, **found}
 
     def stop(self) -> str:
@@ -112,6 +127,6 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
         # JSON values are data for programs, not for a person.
         if not str(value).lstrip().startswith(("{", "[")):
             yield f"{key}: {value}"
-    names = ("name", "on", "state")
-    rows = tuple(tuple(str(part[name]) for name in names) for part in found["parts"])
-    yield from Table("parts", names, rows).text() if rows else ()
+    for title, names in (("parts", ("name", "on", "state")), ("gpus", _GPU)):
+        rows = tuple(tuple(str(part[name]) for name in names) for part in found.get(title, ()))
+        yield from Table(title, names, rows).text() if rows else ()

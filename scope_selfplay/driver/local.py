@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from scope_selfplay.base.machine import folder_lock, memory_limit
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.pods import ManifestContext
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.driver.follow import LOCK
+from scope_selfplay.driver.follow import LOCK, nvidia_smi
 from scope_selfplay.driver.loop import Controller, Hand, drive
 from scope_selfplay.driver.node import NodeHand
 from scope_selfplay.driver.observed import step_of
@@ -110,16 +109,10 @@ def read_slots(asked: str) -> Slots:
 
 def gpus_here() -> dict[int, float]:
     """Number of each GPU of NVIDIA that this process may use, and the GiB that programs have of it."""
-    query = ["nvidia-smi", "--query-gpu=index,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        rows = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
     visible = re.findall(r"\d+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    found = (row.split(", ") for row in rows.splitlines())
     return {
         int(number): float(mebi) / 1024 - _RESERVED
-        for number, mebi in found
+        for number, mebi in nvidia_smi("memory.total")
         if not visible or number in visible
     }
 

@@ -16,12 +16,12 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_352,
+    "library lines": 53_363,
     "library files": 228,
-    "test lines": 35_030,
+    "test lines": 35_089,
     "benchmark lines": 5_647,
     "words by hand": 28_913,
-    "settings": 167,
+    "settings": 168,
     "commands": 43,
     "training lines": 2_650,
     "training files": 13,

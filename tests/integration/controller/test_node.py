@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ import pytest
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.driver import waiting
-from scope_selfplay.driver.follow import FollowedHere
+from scope_selfplay.driver.follow import FollowedHere, status_lines
 from scope_selfplay.driver.local import drive_node, read_slots
 from scope_selfplay.driver.node import HOST, Ports
 from scope_selfplay.driver.parts import Inputs
@@ -85,7 +86,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
     for process in made.left():
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def until(true: Callable[[], object]) -> None:
@@ -158,13 +160,17 @@ def test_a_server_that_dies_is_started_again_and_a_stage_that_fails_is_tried_aga
     assert driver.returncode == 0 and machine.left() == []
 
 
-def test_a_driver_beside_another_one_waits_and_stop_ends_it(machine: Machine) -> None:
+def test_a_driver_beside_another_one_waits_and_stop_ends_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.holds.touch()
     driver = machine.start()
     lines_until(driver, "running r1-i00-make-tasks-a1")
     followed = FollowedHere(machine.run)
     parts = {part["name"]: part for part in followed.status()["parts"]}
     assert parts["r1-judge"]["on"] == "GPU 0" and parts["r1-judge"]["state"] == "ready"
+    monkeypatch.setenv("PATH", machine.environment["PATH"])
+    assert "0     61000  81559      93" in "\n".join(status_lines(followed.status()))
     other = machine.start()
     lines_until(other, f"process {driver.pid}")
     assert followed.stop() == "stopped"

@@ -20,7 +20,12 @@ NODE: dict[str, Any] = ONE | {
     "model": {"path": "embedded", "engine": "vllm_colocated", "deterministic": False},
     "cluster": {"judge": {"model": "embedded"}, "retriever": {"serve": False}},
 }
-NVIDIA_SMI = "#!/bin/sh\necho 0, 81559\necho 1, 81559\n"
+NVIDIA_SMI = """#!/bin/sh
+case $1 in
+*used*) echo 0, 61000, 81559, 93; echo 1, 0, 81559, 0;;
+*) echo 0, 81559; echo 1, 81559;;
+esac
+"""
 VLLM = f"""#!{sys.executable}
 import os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
