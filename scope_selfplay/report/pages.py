@@ -17,7 +17,7 @@ from typing import Any
 
 from scope_selfplay.base.errors import OutsideError, PromptError, RecordError, ScopeError
 from scope_selfplay.base.terminal import Table
-from scope_selfplay.base.values import Candidate, Reason, Verdict
+from scope_selfplay.base.values import Candidate, Verdict
 from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.health import examine
@@ -25,11 +25,11 @@ from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.overview import health_section, recorded_sections, training_sections
 from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
 from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
-from scope_selfplay.report.sections import Folded, Link, Part, Section, evaluation_sections
+from scope_selfplay.report.sections import Folded, Part, Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN
-from scope_selfplay.store.query import GradedRollout, HeldOutScore, TaskQuery, UnknownTaskError
+from scope_selfplay.store.query import GradedRollout, HeldOutScore, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
 _FRESH_FOR = 1.0
@@ -184,38 +184,6 @@ def list_page(run: ShownRun, given: Given) -> Page:
         iterations=reader.iterations(),
         types=reader.task_types(),
     )
-
-
-def rejected_page(run: ShownRun, given: Given) -> Page:
-    """What was thrown away and why: counts by iteration and reason, and the newest examples of every reason."""
-    reader = run.fresh()
-    counts = {
-        (count.iteration, count.reason): count.count
-        for count in reader.funnel()
-        if count.stage is Stage.TASKS and count.reason is not Reason.ACCEPTED
-    }
-    iterations = sorted({iteration for iteration, _ in counts})
-    rows, examples = [], []
-    for reason in sorted({reason for _, reason in counts}, key=list(Reason).index):
-        found = [(number, counts.get((number, reason), 0)) for number in iterations]
-        cells = [
-            Link(f"{count:,}", "tasks", iteration=number, reason=reason) if count else ""
-            for number, count in found
-        ]
-        rows.append((Link(reason, "tasks", reason=reason), *cells))
-        for line in reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines:
-            text, place = line.text or "no task was written", (line.iteration, line.stage, line.id)
-            examples.append(
-                (Link(text, "tasks", *place, reason=reason), reason, f"{line.iteration}", line.id)
-            )
-    if not rows:
-        return sections_page(
-            "Rejected and unresolved", [Section("By what ended it", ["Nothing has been rejected."])]
-        )
-    head = ("reason", *(f"iteration {iteration}" for iteration in iterations))
-    newest = Table("", ("task", "reason", "iteration", "id"), tuple(examples))
-    shown = [Section("By what ended it", [Table("", head, tuple(rows))]), Section("The newest", [newest])]
-    return sections_page("Rejected and unresolved", shown)
 
 
 def training_page(run: ShownRun, given: Given) -> Page:
@@ -418,7 +386,6 @@ OF_RUN: dict[str, Callable[..., Page]] = {
     "/": overview_page,
     "/tasks": list_page,
     "/tasks/{iteration:int}/{stage}/{name:path}": task_page,
-    "/rejected": rejected_page,
     "/compare": compare_page,
     "/compare/{name:path}": compared_answers_page,
     "/training": training_page,

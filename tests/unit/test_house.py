@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_363,
+    "library lines": 53_330,
     "library files": 228,
-    "test lines": 35_089,
+    "test lines": 35_088,
     "benchmark lines": 5_647,
-    "words by hand": 28_913,
+    "words by hand": 28_901,
     "settings": 168,
     "commands": 43,
     "training lines": 2_650,

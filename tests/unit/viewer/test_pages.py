@@ -29,7 +29,6 @@ PAGES = (
     "/tasks?stage=all&status=accepted&sort=mean&desc=1&size=5&page=2",
     HOSTILE_TASK,
     "/tasks/1/tasks/candidate-1-tasks-000",
-    "/rejected",
     "/compare",
     "/compare/task-0-002?a=S_0&b=S_1",
     "/training",
@@ -134,7 +133,7 @@ def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: P
     file = copy.stage(1, Stage.TASKS).candidates
     file.write_text(file.read_text().replace('"gate_source"', '"bogus"', 1))
     with TestClient(build_app(ShownRun(copy.path), Site()), base_url="http://localhost") as opened:
-        for path in ("/tasks?iteration=1", "/rejected", "/tasks/1/tasks/candidate-1-tasks-001"):
+        for path in ("/", "/tasks?iteration=1", "/tasks/1/tasks/candidate-1-tasks-001"):
             got = opened.get(path)
             assert got.status_code == 500 and "bogus" in Elements(got.text).text, path
             assert "iteration 1, tasks" in got.text
@@ -147,10 +146,10 @@ def test_our_own_fault_is_a_plain_page_without_a_trace(
     def broken(run: ShownRun, given: Any) -> pages.Page:
         raise ZeroDivisionError("secret of the house")
 
-    monkeypatch.setitem(pages.OF_RUN, "/rejected", broken)
+    monkeypatch.setitem(pages.OF_RUN, "/training", broken)
     app = build_app(ShownRun(folder.path), Site())
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as opened:
-        got = opened.get("/rejected")
+        got = opened.get("/training")
         assert got.status_code == 500 and "could not be made" in Elements(got.text).text
         assert "secret" not in got.text and "Traceback" not in got.text
         assert all(got.headers[name] == value for name, value in HEADERS.items())
