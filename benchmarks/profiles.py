@@ -22,7 +22,7 @@ from retrieval.bm25 import Bm25Index
 from retrieval.build import SILENT, Recipe, build_bm25
 from retrieval.build_dense import DenseBuild, VectorShards, _build_ivf
 from retrieval.dense import ExhaustiveSearch, IvfIndex, Nearest, exact, measure, tune
-from retrieval.passages import Passages
+from retrieval.folder import Passages
 from retrieval.profiles import PROFILES, ProfileName
 from scope_selfplay.base.values import Document
 

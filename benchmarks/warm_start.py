@@ -29,8 +29,8 @@ from scope_selfplay.base.sampling import Message, Sample
 from scope_selfplay.base.values import Finish, Passage, Rollout
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, challenger_episode, solver_episode
+from scope_selfplay.policy import episodes
+from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
@@ -105,7 +105,7 @@ class Classroom(NamedTuple):
 
     def _solver(self, lesson: teacher.SolverLesson) -> Episode:
         prompt = self.pack.render(PromptRole.SOLVER, question=lesson.question, max_search_turns=6)
-        return solver_episode(
+        return episodes.solver_episode(
             self.policy_format, ("lesson",), task_id="lesson", prompt=prompt, max_search_turns=9
         )
 
@@ -120,7 +120,7 @@ class Classroom(NamedTuple):
             closing=render(PromptRole.CHALLENGER_FINAL),
         )
         turns = {"search_turns": searches, "max_invalid": 0}
-        return challenger_episode(
+        return episodes.challenger_episode(
             self.policy_format, ("lesson",), document_id="lesson", prompts=prompts, **turns
         )
 

@@ -20,8 +20,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.folder import ARRAY_FAULTS, map_array
-from retrieval.passages import Passages
+from retrieval.folder import ARRAY_FAULTS, Passages, map_array
 from retrieval.wire import Hit, Scores, best_rows
 from scope_selfplay.base.errors import CorpusError, RecordError
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from pydantic import ConfigDict
 
 from retrieval import folder as index_folder
-from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest
-from retrieval.passages import Passages, write_passages
+from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, Passages, write_passages
 from scope_selfplay.base.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress

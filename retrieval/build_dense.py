@@ -33,8 +33,7 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.folder import IndexManifest, RecallReport, map_array
-from retrieval.passages import Passages, split_contents
+from retrieval.folder import IndexManifest, Passages, RecallReport, map_array, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from scope_selfplay.base.errors import (
     CheckpointError,

@@ -21,8 +21,7 @@ from typing import Any, Self
 import aiohttp
 
 from retrieval.corpus import DocumentLookup
-from retrieval.folder import IndexKind, IndexManifest, Verify, read_manifest
-from retrieval.passages import Passages, split_contents
+from retrieval.folder import IndexKind, IndexManifest, Passages, Verify, read_manifest, split_contents
 from retrieval.wire import LONGEST_QUERY, Index
 from scope_selfplay.base.errors import RecordError, RunMismatchError, ScopeError, SearchError, imports_for
 from scope_selfplay.base.values import Document, Passage

@@ -151,8 +151,7 @@ index.add_command(build)
 def check(folder: Path, as_json: bool) -> None:
     """Verify every checksum of FOLDER and search it once."""
     from retrieval.client import open_index
-    from retrieval.folder import Verify, read_manifest
-    from retrieval.passages import Passages
+    from retrieval.folder import Passages, Verify, read_manifest
 
     manifest = read_manifest(folder, Verify.FULL)
     passages = Passages.open(folder, manifest.corpus_hash)

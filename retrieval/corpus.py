@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.passages import LONGEST_ID, Passages
+from retrieval.folder import LONGEST_ID, Passages
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.cut import Chunker

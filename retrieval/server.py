@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrieval.passages import LONGEST_ID, join_contents
+from retrieval.folder import LONGEST_ID, join_contents
 from retrieval.service import Overloaded, SearchService
 from retrieval.wire import MAX_REQUEST, WireError, parse_request
 from scope_selfplay.base.errors import ScopeError

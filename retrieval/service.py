@@ -23,8 +23,7 @@ from pydantic import Field
 
 from retrieval.client import open_index
 from retrieval.corpus import DocumentLookup
-from retrieval.folder import IndexManifest, Verify, read_manifest
-from retrieval.passages import Passages, shown
+from retrieval.folder import IndexManifest, Passages, Verify, read_manifest, shown
 from retrieval.profiles import ProfileName, check_memory, serve_memory
 from retrieval.wire import MAX_RESPONSE, Hit, Results, Retrieval, render_response, too_large
 from retrieval.workers import ThreadEngine, WorkerEngine

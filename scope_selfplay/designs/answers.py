@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Rollout, RolloutStatus, Turn
 from scope_selfplay.config.run import TasksConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
-from scope_selfplay.dialects.families import DIALECTS
-from scope_selfplay.dialects.turns import ANSWER_TAGS, THINK_CLOSE, split_thinking
+from scope_selfplay.dialects.families import ANSWER_TAGS, DIALECTS, THINK_CLOSE, split_thinking
 from scope_selfplay.judge.account import JudgeRecords
 from scope_selfplay.judge.fences import View, is_opener, shown
 from scope_selfplay.rewards.equations import (

@@ -16,8 +16,7 @@ from typing import Any
 from scope_selfplay.base.errors import CheckpointError, ConfigError
 from scope_selfplay.base.sampling import TagCodec
 from scope_selfplay.config.run import LINEAR_LAYERS, RunConfig
-from scope_selfplay.dialects.families import Dialect, dialect
-from scope_selfplay.dialects.turns import ANSWER_TAGS, TASK_TAGS, THINK_TAGS
+from scope_selfplay.dialects.families import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.models import MODELS, fetched_model
 

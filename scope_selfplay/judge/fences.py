@@ -24,8 +24,7 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.text import FAMILIES, ControlTags, clean, is_blank, plain
 from scope_selfplay.base.values import Rollout, Truncation, Turn
 from scope_selfplay.config.judge import EndpointConfig
-from scope_selfplay.dialects.families import DIALECTS
-from scope_selfplay.dialects.turns import ANSWER_TAGS, split_thinking
+from scope_selfplay.dialects.families import ANSWER_TAGS, DIALECTS, split_thinking
 from scope_selfplay.net.client import Client, HttpFault
 from scope_selfplay.net.json import parse_object
 

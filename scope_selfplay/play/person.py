@@ -25,8 +25,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import Dialect
 from scope_selfplay.net.json import parse_object
-from scope_selfplay.policy.conversation import PolicyFormat
-from scope_selfplay.policy.episodes import Episode
+from scope_selfplay.policy.episodes import Episode, PolicyFormat
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run.begin import open_run

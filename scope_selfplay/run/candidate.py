@@ -39,11 +39,12 @@ from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.canaries import CanaryWatch
 from scope_selfplay.judge.protocol import GateQuestion, RubricQuestion, grade_answer
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
 from scope_selfplay.policy.episodes import (
     ChallengerPrompts,
     Episode,
     Player,
+    PolicyFormat,
+    RolloutLimits,
     challenger_episode,
     run_episode,
     solver_episode,

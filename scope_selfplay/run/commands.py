@@ -18,8 +18,7 @@ from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_
 from scope_selfplay.base.values import CorpusReader, Document, ToolCall
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.dialects.families import dialect
-from scope_selfplay.dialects.turns import Call
+from scope_selfplay.dialects.families import Call, dialect
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.search.tools import (
     SEARCH,

@@ -23,7 +23,7 @@ from scope_selfplay.inference.served import Served, ServedModel, ask_servers
 from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.net.guard import secret
 from scope_selfplay.net.loops import at_once
-from scope_selfplay.policy.conversation import RolloutLimits
+from scope_selfplay.policy.episodes import RolloutLimits
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.store.folder import Policy
 

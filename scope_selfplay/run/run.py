@@ -24,8 +24,7 @@ from scope_selfplay.judge.canaries import CanaryWatch, cases_of
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.protocol import Judge
 from scope_selfplay.judge.rules import LexicalJudge, VerifierJudge, with_noise
-from scope_selfplay.policy.conversation import PolicyFormat
-from scope_selfplay.policy.episodes import Player
+from scope_selfplay.policy.episodes import Player, PolicyFormat
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run import engines, schedule
 from scope_selfplay.run.candidate import RunContext

@@ -31,7 +31,7 @@ from scope_selfplay.base.errors import (
 )
 from scope_selfplay.base.values import ToolFault, Value
 from scope_selfplay.config.base import McpConfig, ToolConfig
-from scope_selfplay.dialects.turns import is_tool_name
+from scope_selfplay.dialects.families import is_tool_name
 from scope_selfplay.net.guard import checked_url, secret
 from scope_selfplay.search.searcher import NothingToSearch, Searcher
 from scope_selfplay.search.tools import Tool, ToolBudget, ToolResult, ToolSpec, open_tool, schema_problem

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from retrieval.client import HttpSearcher, RefusedError, RemoteSearcher, RetrieverDownError
-from retrieval.passages import Passages
+from retrieval.folder import Passages
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.base.sampling import TextCodec
 from scope_selfplay.base.text import clean_for_policy, clean_line, numbers_a_result

@@ -20,8 +20,7 @@ from scope_selfplay.base.sampling import TextCodec
 from scope_selfplay.base.text import clean_for_policy, clean_line
 from scope_selfplay.base.values import Passage, ToolCall, ToolFault, Truncation, Turn
 from scope_selfplay.config.base import OpenConfig
-from scope_selfplay.dialects.families import Dialect
-from scope_selfplay.dialects.turns import Call, ToolForm
+from scope_selfplay.dialects.families import Call, Dialect, ToolForm
 from scope_selfplay.search.searcher import Searcher, cut_middle
 
 _LONGEST_PROBLEM = 200

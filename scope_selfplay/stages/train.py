@@ -20,13 +20,12 @@ from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifest
-from scope_selfplay.training.challenger import challenger_sampler
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
-from scope_selfplay.training.solver import TaskWithRubric, resampled, solver_sampler
+from scope_selfplay.training.samplers import TaskWithRubric, challenger_sampler, resampled, solver_sampler
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:

@@ -27,8 +27,7 @@ from scope_selfplay.dialects.families import Dialect
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.net.json import given_lines
-from scope_selfplay.policy.conversation import PolicyFormat
-from scope_selfplay.policy.episodes import Episode, Replay, run_episode
+from scope_selfplay.policy.episodes import Episode, PolicyFormat, Replay, run_episode
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import lineage_of
 from scope_selfplay.stages.work import accepted_in

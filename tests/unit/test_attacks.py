@@ -56,8 +56,7 @@ from scope_selfplay.corpus import markdown as conversion
 from scope_selfplay.corpus.markdown import NotConverted, to_markdown
 from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.dialects.families import DIALECTS
-from scope_selfplay.dialects.turns import ToolForm
+from scope_selfplay.dialects.families import DIALECTS, ToolForm
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
 from scope_selfplay.evaluation.rows import Row
 from scope_selfplay.inference.checkpoints import stored_dtype

@@ -16,15 +16,15 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_330,
-    "library files": 228,
-    "test lines": 35_088,
+    "library lines": 53_248,
+    "library files": 224,
+    "test lines": 35_087,
     "benchmark lines": 5_647,
     "words by hand": 28_901,
     "settings": 168,
     "commands": 43,
-    "training lines": 2_650,
-    "training files": 13,
+    "training lines": 2_641,
+    "training files": 12,
     "training/loop.py lines": 300,
 }
 """What is agreed for the house; these numbers only fall."""

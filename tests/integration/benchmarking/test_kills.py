@@ -25,8 +25,7 @@ from scope_selfplay.evaluation.folder import EvaluationFolder
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.judge.served import judged_reply
-from scope_selfplay.policy.conversation import PolicyFormat
-from scope_selfplay.policy.episodes import Player
+from scope_selfplay.policy.episodes import Player, PolicyFormat
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.run.begin import with_judge_prompts
 from scope_selfplay.run.run import Run

@@ -31,8 +31,7 @@ from scope_selfplay.evaluation.contestants import Contestant
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import GradeQuestion, Question, Reply, RubricQuestion
-from scope_selfplay.policy.conversation import PolicyFormat
-from scope_selfplay.policy.episodes import Player
+from scope_selfplay.policy.episodes import Player, PolicyFormat
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.run import Run

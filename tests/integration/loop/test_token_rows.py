@@ -24,8 +24,7 @@ from scope_selfplay.config.base import OpenConfig
 from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import Episode, run_episode, solver_episode
+from scope_selfplay.policy.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.search.tools import (
     SEARCH,
     OpenTools,

@@ -25,7 +25,7 @@ from scope_selfplay.training.loop import load
 from scope_selfplay.training.loss import AdvantageScale, advantages
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
-from scope_selfplay.training.solver import resampled
+from scope_selfplay.training.samplers import resampled
 from tests.integration.loop.seam import (
     GROUP,
     NoEngine,

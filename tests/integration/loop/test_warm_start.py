@@ -17,7 +17,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
+from scope_selfplay.policy.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, replay, rows_of, trajectory_rows
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.training.rows import TrainingRow, rows_from

@@ -21,8 +21,7 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.folder import read_manifest
-from retrieval.passages import Passages
+from retrieval.folder import Passages, read_manifest
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from retrieval.client import HttpSearcher
-from retrieval.passages import Passages
+from retrieval.folder import Passages
 from retrieval.service import SearchService, ServiceSettings
 from tests.clock import Clock
 from tests.unit.retrieval.test_service import HeldEngine

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.base.text import is_blank
 from scope_selfplay.config.run import ModelConfig
-from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
-from scope_selfplay.dialects.turns import TurnParts
+from scope_selfplay.dialects.families import DIALECTS, Dialect, TurnParts, dialect
 from tests.text_work import assert_linear
 
 # All that a config may name.

@@ -5,8 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scope_selfplay.base.values import Role
-from scope_selfplay.dialects.families import dialect
-from scope_selfplay.dialects.turns import ToolForm
+from scope_selfplay.dialects.families import ToolForm, dialect
 from scope_selfplay.play.person import UnfinishedTurnError, turn_of
 
 FAMILIES = ["qwen2.5", "qwen3", "olmo3"]

@@ -11,8 +11,14 @@ from scope_selfplay.base.errors import InferenceError, SearchError
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, Passage, Rollout, RolloutStatus, Truncation
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, challenger_episode, solver_episode
+from scope_selfplay.policy.episodes import (
+    ChallengerPrompts,
+    Episode,
+    PolicyFormat,
+    RolloutLimits,
+    challenger_episode,
+    solver_episode,
+)
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.search.tools import ToolResult, UseTool
 from scope_selfplay.training.rows import rows_from

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrieval.bm25 import Bm25Index, singular
 from retrieval.client import InProcessSearcher, bm25_searcher
 from retrieval.corpus import read_documents
-from retrieval.passages import Passages
+from retrieval.folder import Passages
 from retrieval.wire import best_rows
 from scope_selfplay.base.errors import CorpusError, RecordError, SearchError
 from scope_selfplay.base.values import Document

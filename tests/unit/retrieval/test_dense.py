@@ -28,8 +28,7 @@ from retrieval.dense import (
     tune,
 )
 from retrieval.encoder import FAMILIES, open_encoder
-from retrieval.folder import ENCODER, IndexManifest, read_manifest
-from retrieval.passages import join_contents
+from retrieval.folder import ENCODER, IndexManifest, join_contents, read_manifest
 from retrieval.profiles import ProfileName, factory
 from scope_selfplay.base.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.base.terminal import Progress

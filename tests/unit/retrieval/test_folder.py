@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from retrieval.build import build_bm25
 from retrieval.corpus import LONGEST_DOCUMENT, DocumentLookup
-from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, Verify, map_array, read_manifest
-from retrieval.passages import (
+from retrieval.folder import (
+    MANIFEST,
+    OFFSETS,
+    PASSAGES,
+    IndexManifest,
     Passages,
+    Verify,
     join_contents,
+    map_array,
     passage_line,
+    read_manifest,
     shown,
     split_contents,
     unique,

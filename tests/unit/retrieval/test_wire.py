@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.passages import passage_line
+from retrieval.folder import passage_line
 from retrieval.wire import WireError, parse_request, render_response
 from scope_selfplay.base.values import Document
 

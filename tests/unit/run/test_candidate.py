@@ -34,8 +34,7 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Reply, RubricQuestion
 from scope_selfplay.judge.rules import VerifierJudge
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import Player
+from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter, evidence_of
 from scope_selfplay.search.searcher import NothingToSearch

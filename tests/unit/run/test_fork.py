@@ -12,8 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from retrieval.folder import Verify, read_manifest
-from retrieval.passages import Passages
+from retrieval.folder import Passages, Verify, read_manifest
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, ScopeError
 from scope_selfplay.base.terminal import Progress

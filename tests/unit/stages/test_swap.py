@@ -5,8 +5,7 @@ import pytest
 from scope_selfplay.base.sampling import ScriptedModel
 from scope_selfplay.base.values import Passage, Rollout
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import Player, run_episode, solver_episode
+from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.search.tools import searching
 from scope_selfplay.stages.compare import answered_from, searches_of
 from tests.word_codec import WordCodec

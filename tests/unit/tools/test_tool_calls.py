@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
-from scope_selfplay.dialects.turns import ToolForm, TurnParts
+from scope_selfplay.dialects.families import DIALECTS, Dialect, ToolForm, TurnParts, dialect
 
 FORMS = (ToolForm("open"), ToolForm("weather", "city"))
 FAMILIES = [family.with_tools(FORMS) for family in DIALECTS]

@@ -17,8 +17,7 @@ from scope_selfplay.base.values import Passage, Rollout, RolloutFault, RolloutSt
 from scope_selfplay.designs.answers import format_score
 from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
 from scope_selfplay.judge.fences import View, shown
-from scope_selfplay.policy.conversation import PolicyFormat, RolloutLimits
-from scope_selfplay.policy.episodes import Episode, run_episode, solver_episode
+from scope_selfplay.policy.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.search.mcp import clean_text
 from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, ToolBudget, ToolResult, ToolSpec, search_tool
 from scope_selfplay.training.rows import rows_from
