@@ -97,6 +97,10 @@ _ADVICE: Mapping[str, tuple[Any, str]] = {
     "corpus.reader": (None, "set corpus_reader in a prompt pack that extends yours (prompts/README.md)"),
     "corpus.embedded_articles": (640, "set corpus.sample"),
     "compare.patience": (None, "set compare.stop to the number"),
+    "tracking.log_completions": (
+        False,
+        "rollouts.jsonl and grades.jsonl of a training hold its texts and scores",
+    ),
     **{f"{pod}.deadline": (172_800, "set cluster.deadline") for pod in (*_PODS, "cluster.retriever")},
     **{
         f"{role}.{name}": (None, "ratios are clipped as in the paper of solver.loss")

@@ -184,8 +184,6 @@ class TrackingConfig(ConfigSection):
 
     report_to: tuple[str, ...] = ()
     """Trackers that the trainer also reports to, by transformers' names (`wandb`, `trackio`, `tensorboard`, ...)."""
-    log_completions: bool = False
-    """Store the texts of every step with rewards and advantages, as parquet in the stage's `completions/`."""
 
 
 class RunConfig(ConfigSection):

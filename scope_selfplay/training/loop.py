@@ -31,13 +31,7 @@ from scope_selfplay.training.loss import (
     loss_of,
     sampling_cap,
 )
-from scope_selfplay.training.metrics import (
-    StepLog,
-    group_metrics,
-    row_metrics,
-    update_metrics,
-    write_completions,
-)
+from scope_selfplay.training.metrics import StepLog, group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.passes import (
     Batch,
     BatchRow,
@@ -167,10 +161,6 @@ class TrainingLoop:
             "update_seconds": perf_counter() - update_begun + reference_seconds,
             "padding": sum(plan.padding for plan in plans) / len(plans),
         }
-        if job.options.tracking.log_completions:
-            first = sum(map(len, table[: ranks.number]))
-            own = learnt[first : first + len(shares)]
-            write_completions(job, number + 1, result.groups, own)
         ranks.leader("metrics", lambda: self._log.write(number + 1, line, accounts), completing=True)
 
     def _begin(self, number: int) -> Rollouts:

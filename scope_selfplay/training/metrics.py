@@ -80,33 +80,6 @@ def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, Measure]:
     }
 
 
-def write_completions(
-    job: "GrpoJob",
-    step: int,
-    groups: Sequence[Sequence[RewardedRollout]],
-    advantages: Sequence[Sequence[float]],
-) -> None:
-    """The texts of this rank's rollouts in a step (from 1), with rewards and advantages, as parquet."""
-    import pyarrow
-    from pyarrow import parquet
-
-    decode = job.codec.tokenizer.decode
-    rows = [
-        {
-            "prompt": decode(rollout.rows[0].prompt_ids) if rollout.rows else "",
-            "completion": "".join(decode(row.completion_ids) for row in rollout.rows),
-            "reward": rollout.reward,
-            "advantage": advantage,
-        }
-        for group, taught in zip(groups, advantages, strict=True)
-        for rollout, advantage in zip(group, taught, strict=True)
-    ]
-    folder = job.folder.path / "completions"
-    folder.mkdir(parents=True, exist_ok=True)
-    rank = "" if job.ranks.leads else f"-rank-{job.ranks.number}"
-    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"step-{step:05d}{rank}.parquet")
-
-
 def _trackers(job: "GrpoJob") -> Callable[[int, Mapping[str, float]], None]:
     """What reports to all of tracking.report_to, through transformers' own integrations."""
     from transformers import TrainerControl, TrainerState, TrainingArguments
