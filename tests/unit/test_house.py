@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_213,
+    "library lines": 53_164,
     "library files": 224,
-    "test lines": 35_087,
+    "test lines": 35_088,
     "benchmark lines": 5_647,
-    "words by hand": 28_873,
+    "words by hand": 28_870,
     "settings": 167,
     "commands": 43,
     "training lines": 2_604,
