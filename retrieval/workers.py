@@ -2,29 +2,23 @@
 
 Worker processes keep the event loop free, use one core each, and a crash inside a native library costs one batch's
 retry instead of the server. Every worker maps the same index files, so they share its memory.
-
-`python -m retrieval.workers FOLDER` is one worker. It exchanges messages over stdin and stdout, a line of JSON each.
-Its first message has `ready` after a real query was answered, or `error` and its `kind`, the name of its class. It ends
-when its stdin does.
 """
 
 import asyncio
-import json
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
 
 from retrieval.client import open_index
 from retrieval.folder import Verify, read_manifest
 from retrieval.wire import Hit, Index
-from scope_selfplay.base import errors
 from scope_selfplay.base.errors import ScopeError, SearchError
 
-LONGEST_MESSAGE = 1 << 28
-"""Bytes: of a batch with all of its hits."""
 START_SECONDS = 600.0
 BATCH_SECONDS = 60.0
 
@@ -65,6 +59,8 @@ class WorkerEngine:
 
     async def start(self) -> None:
         """Raises the worker's own error when one cannot open the index: RecordError for a damaged one."""
+        # Of the workers, each of which has one core; this process does not search.
+        os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
         starts = (SearchWorker.start(self._folder) for _ in range(self.slots))
         started = await asyncio.gather(*starts, return_exceptions=True)
         for worker in started:
@@ -140,95 +136,77 @@ class WorkerDied(Exception):
 class SearchWorker:
     """The server's side of one worker process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.pid = process.pid
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(folder, theirs), daemon=True, name="search")
+        self._process.start()
+        theirs.close()
 
     @classmethod
     async def start(cls, folder: Path) -> "SearchWorker":
-        environment = dict(os.environ, OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "retrieval.workers", str(folder)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment,
-            limit=LONGEST_MESSAGE,
-        )
-        worker = cls(process)
+        worker = cls(folder)
         try:
-            first = await asyncio.wait_for(worker._read(), START_SECONDS)
-        except (WorkerDied, OSError):
+            await worker._answer(START_SECONDS)
+        except BaseException as error:
             await worker.close()
-            raise SearchError(f"a search worker for {folder} stopped while it started") from None
-        if "error" in first:
-            await worker.close()
-            # Our own classes keep their exit codes; SearchError is for what a library raised.
-            kind = getattr(errors, first.get("kind", ""), None)
-            if not (isinstance(kind, type) and issubclass(kind, ScopeError)):
-                kind = SearchError
-            raise kind(first["error"])
+            if isinstance(error, WorkerDied):
+                raise SearchError(f"a search worker for {folder} stopped while it started") from None
+            raise
         return worker
 
     @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
     def is_alive(self) -> bool:
-        return self._process.returncode is None
+        return self._process.is_alive()
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """Raises WorkerDied when the process is gone or too slow, SearchError when it refuses the batch."""
-        message = json.dumps({"queries": list(queries), "topk": topk}).encode() + b"\n"
-        try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(message)
-            await self._process.stdin.drain()
-            answer = await asyncio.wait_for(self._read(), BATCH_SECONDS)
-        except (OSError, TimeoutError) as error:
-            raise WorkerDied from error
-        if "error" in answer:
-            raise SearchError(answer["error"])
-        return [[Hit(row, score) for row, score in hits] for hits in answer["hits"]]
+        return await self._answer(BATCH_SECONDS, list(queries), topk)
 
     async def close(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        self._process.kill()
+        await asyncio.to_thread(self._process.join)
 
-    async def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise WorkerDied
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    async def _answer(self, seconds: float, *asked: object) -> list[list[Hit]]:
+        """To what is asked, or to its start. Raises WorkerDied, and what it says that it raised."""
+
+        def answer() -> list[list[Hit]] | ScopeError:
+            if asked:
+                self._pipe.send(asked)
+            if not self._pipe.poll(seconds):
+                raise EOFError
+            found: list[list[Hit]] | ScopeError = self._pipe.recv()
+            return found
+
+        try:
+            found = await asyncio.to_thread(answer)
+        except (EOFError, OSError) as error:
+            raise WorkerDied from error
+        if isinstance(found, ScopeError):
+            raise found
+        return found
 
 
-def main() -> None:
+def _work(folder: Path, pipe: Connection) -> None:
+    """A worker, until the server is gone. Its first answer is to a query of its own, or says why it cannot search."""
     # Ctrl-C reaches the whole process group; the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Own copies of stdin and stdout; what a library prints goes to stderr, not between the messages.
-    requests, responses = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    answer: list[list[Hit]] | ScopeError
     try:
-        folder = Path(sys.argv[1])
         index = open_index(folder, read_manifest(folder, Verify.SIZES))
-        index.search(["a query to load everything that loads late"], 1)
+        answer = index.search(["a query to load everything that loads late"], 1)
     except Exception as error:  # noqa: BLE001 - the server reports it
-        message = str(error) if isinstance(error, ScopeError) else f"{type(error).__name__}: {error}"
-        _write(responses, {"error": message, "kind": type(error).__name__})
+        pipe.send(error if isinstance(error, ScopeError) else SearchError(f"{type(error).__name__}: {error}"))
         return
-    _write(responses, {"ready": os.getpid()})
-    for line in requests:
-        request = json.loads(line)
-        try:
-            answer: dict[str, Any] = {"hits": index.search(request["queries"], request["topk"])}
-        except Exception as error:  # noqa: BLE001 - one bad batch must not end the worker
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        _write(responses, answer)
-
-
-def _write(stream: IO[bytes], message: dict[str, Any]) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
-
-
-if __name__ == "__main__":
-    main()
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(answer)
+            queries, topk = pipe.recv()
+            try:
+                answer = index.search(queries, topk)
+            except Exception as error:  # noqa: BLE001 - one bad batch must not end the worker
+                answer = SearchError(f"{type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_164,
+    "library lines": 53_142,
     "library files": 224,
     "test lines": 35_088,
     "benchmark lines": 5_647,

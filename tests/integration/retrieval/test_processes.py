@@ -35,7 +35,7 @@ class Served:
     @property
     def workers(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "retrieval.workers" in child.cmdline()]
+        return [child for child in children if "--multiprocessing-fork" in child.cmdline()]
 
     def memory(self) -> int:
         """Bytes of the server and its workers."""
