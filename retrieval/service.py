@@ -8,13 +8,11 @@ back, it waits up to `linger` seconds for as many again; a lone client never wai
 
 import asyncio
 import struct
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +23,7 @@ from retrieval.client import open_index
 from retrieval.corpus import DocumentLookup
 from retrieval.folder import IndexManifest, Passages, Verify, read_manifest, shown
 from retrieval.profiles import ProfileName, check_memory, serve_memory
-from retrieval.wire import MAX_RESPONSE, Hit, Results, Retrieval, render_response, too_large
+from retrieval.wire import MAX_RESPONSE, Hit, Retrieval, render_response, too_large
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
@@ -127,30 +125,16 @@ class SearchService:
             if size * (1 if request.return_scores else 2) > most:
                 raise too_large(most)
             results = (((shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers)
-            return await self._render(results, return_scores=request.return_scores, is_large=size > INLINE)
+            render = partial(render_response, results, return_scores=request.return_scores, most=most)
+            if size <= INLINE:
+                return render()
+            # One large response must not hold up the answers to everybody else.
+            return await asyncio.get_running_loop().run_in_executor(self._threads, render)
 
     async def document(self, passage_id: str) -> Document | None:
         """The whole document that a passage is of, or None."""
         async with asyncio.timeout(self.settings.deadline):
             return await asyncio.to_thread(self._documents.document, passage_id)
-
-    async def _render(self, results: Results, *, return_scores: bool, is_large: bool) -> bytes:
-        """As `render_response`: one large response must not hold up the answers to everybody else."""
-        most = self.settings.max_response
-        if not is_large:
-            return render_response(results, return_scores=return_scores, most=most)
-        abandoned = threading.Event()
-
-        def is_wanted(_: object) -> bool:
-            return not abandoned.is_set()
-
-        # Past its deadline or without its client, a thread ends after the passage at hand.
-        wanted = (takewhile(is_wanted, rows) for rows in takewhile(is_wanted, results))
-        work = partial(render_response, wanted, return_scores=return_scores, most=most)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            abandoned.set()
 
     async def _engine(self, folder: Path, manifest: IndexManifest) -> "SearchEngine":
         """The engine over verified files."""

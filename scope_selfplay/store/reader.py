@@ -16,9 +16,9 @@ several threads. It changes nothing in the run; what it converts is written to a
 
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -355,13 +355,13 @@ class CandidateTable:
         self._database.execute(f"ATTACH '{file}' AS narrow")
         self._lock = threading.RLock()
         self._is_made = False
-        self._matches: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
+        self._matches = lru_cache(_REMEMBERED)(self._match)
 
     def forget(self) -> None:
         """The candidates have changed."""
         with self._lock:
             self._is_made = False
-            self._matches.clear()
+            self._matches.cache_clear()
 
     def matching(self, query: TaskQuery) -> Rows:
         """Row numbers of all that a query asks for, in its order, whatever its page."""
@@ -370,16 +370,12 @@ class CandidateTable:
         direction = "DESC" if query.descending else "ASC"
         rest = "" if query.sort is Sort.ORDER else " NULLS LAST, rowid"
         order = f"{_SORTED_BY[query.sort]} {direction}{rest}"
-        key = (where, order, *values)
         with self._lock:
-            if key not in self._matches:
-                text = f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}"
-                found = self._cursor().execute(text, values).fetchnumpy()
-                self._matches[key] = found["rowid"].astype(np.uint32)
-                if len(self._matches) > _REMEMBERED:
-                    self._matches.popitem(last=False)
-            self._matches.move_to_end(key)
-            return self._matches[key]
+            return self._matches(where, order, *values)
+
+    def _match(self, where: str, order: str, *values: Any) -> Rows:
+        text = f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}"
+        return self._cursor().execute(text, values).fetchnumpy()["rowid"].astype(np.uint32)
 
     def around(self, query: TaskQuery, candidate_id: str) -> tuple[int | None, int | None]:
         """Row numbers before and after a candidate in the list of a query; None at its ends."""
