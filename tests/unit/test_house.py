@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_122,
+    "library lines": 53_100,
     "library files": 224,
-    "test lines": 35_082,
+    "test lines": 35_072,
     "benchmark lines": 5_647,
     "words by hand": 28_870,
     "settings": 167,
