@@ -11,7 +11,7 @@ from benchmarks.ablations.measures import FinishedRun, Values, accepted_means, a
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.values import Candidate, CandidateStatus, Role, Rollout
 from scope_selfplay.corpus.world import FactQuestion, read_article, read_question
-from scope_selfplay.report.health_tasks import needed_searches
+from scope_selfplay.report.signals import needed_searches
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage, read_manifest
 from scope_selfplay.store.reader import RunReader

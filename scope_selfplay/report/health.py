@@ -1,6 +1,6 @@
 """Every signal of one iteration, against the bounds outside of which it warns; and what an iteration cost.
 
-Signals of tasks are in `health_tasks`. Here are those of answers of the Solvers to the held-out tasks: what one gained,
+Signals of tasks are in `signals`. Here are those of answers of the Solvers to the held-out tasks: what one gained,
 on which kind of criteria, repetition, length; and those of the judge: canaries, an audit. A finished stage has an
 account of its judge (`judge.json`): verdicts and, where a model judges, calls and tokens by role, rubric writing among
 them; of a running stage its records are counted.
@@ -27,26 +27,24 @@ from scope_selfplay.judge.checks import (
     read_audit,
     read_canaries,
 )
-from scope_selfplay.report.health_tasks import (
-    SAMPLE,
-    common_pattern,
-    duplicate_share,
-    made_tasks,
-    needed_searches,
-    repeated_sentence,
-    suspect_texts,
-    word_count,
-)
 from scope_selfplay.report.signals import (
     BOUNDS,
     LEAST_TASKS,
     LOOKS,
+    SAMPLE,
     Checkup,
     Evidence,
     Signal,
+    common_pattern,
+    duplicate_share,
     evidence,
+    made_tasks,
     measured,
+    needed_searches,
+    repeated_sentence,
     signal_of,
+    suspect_texts,
+    word_count,
 )
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.ratings import find_ratings

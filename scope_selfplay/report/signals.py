@@ -1,12 +1,26 @@
-"""What a checkup consists of: measured values, the bounds that they are held against, the tasks behind warnings."""
+"""What a checkup consists of: measured values, the bounds that they are held against, the tasks behind warnings; and
+what an iteration's tasks are like: suspect of injection, near duplicates, of one pattern, in need of their searches.
 
-from collections.abc import Mapping
+Near duplicates are found by MinHash over word trigrams, so that a corpus of any size takes one pass. A Challenger's
+search is needed when it was the only one to find a document that the rubric names as evidence; where it names none,
+when its passages hold a name or a number that the rubric asks for and that is neither in the source document nor in
+another search's passages.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.intervals import Estimate
-from scope_selfplay.base.values import Value
+from scope_selfplay.base.text import named_in, plain, words_of
+from scope_selfplay.base.values import Document, Value
+from scope_selfplay.store.reader import RunReader
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 LOOKS = 5
 """Intervals hold 99 %, as five of 95 % at once: a run asks dozens of questions, and chance must not answer them."""
@@ -205,3 +219,246 @@ def signal_of(name: str, found: Signal | float | None) -> Signal:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rstrip()} …"
+
+
+_TEXTS = {
+    "suspect_answers": "SELECT subject_id AS task_id, answer AS shown, injection_suspect AS signs, ordinal "
+    "FROM rollouts WHERE iteration = $1 AND role = 'solver' AND answer IS NOT NULL",
+    "suspect_tasks": "SELECT coalesce(task.id, id) AS task_id, '' AS shown, injection_suspect AS signs, ordinal "
+    "FROM candidates WHERE iteration = $1 AND stage = 'tasks'",
+}
+
+
+def suspect_texts(reader: RunReader, iteration: int) -> dict[str, Signal | None]:
+    """By signal; None where no text of the kind was looked at. Behind it the tasks of the first suspect texts, which
+    the iteration made, or another one for its held-out answers.
+    """
+    return {signal: _share(reader, iteration, texts) for signal, texts in _TEXTS.items()}
+
+
+def _share(reader: RunReader, iteration: int, texts: str) -> Signal | None:
+    (counts,) = reader.sql(
+        f"SELECT count(signs) AS texts, count(*) FILTER (len(signs) > 0) AS suspect FROM ({texts})",
+        [iteration],
+    )
+    if not counts["suspect"]:
+        return Signal(0.0) if counts["texts"] else None
+    signs = reader.sql(
+        f"SELECT sign, count(*) AS texts FROM (SELECT unnest(signs) AS sign FROM ({texts})) "
+        "GROUP BY sign ORDER BY texts DESC, sign",
+        [iteration],
+    )
+    first = reader.sql(
+        "SELECT s.task_id, s.shown, coalesce(arg_max(c.task.text, c.iteration), '') AS text, "
+        "coalesce(max(c.iteration), $1) AS made FROM "
+        f"(SELECT * FROM ({texts}) WHERE len(signs) > 0 ORDER BY ordinal LIMIT {SHOWN}) s "
+        "LEFT JOIN candidates c ON c.task.id = s.task_id GROUP BY s.task_id, s.shown, s.ordinal ORDER BY s.ordinal",
+        [iteration],
+    )
+    return Signal(
+        counts["suspect"] / counts["texts"],
+        about=", ".join(f"{row['sign']} {row['texts']}" for row in signs),
+        behind=tuple(evidence(row["made"], row["task_id"], row["text"], row["shown"]) for row in first),
+    )
+
+
+PERMUTATIONS = 128
+SAME = 0.8
+"""Word trigrams shared (Jaccard) from which two tasks count as one."""
+SEARCHES_SAMPLE = 500
+"""Accepted tasks of an iteration whose searches are looked at."""
+
+
+def duplicate_share(texts: Sequence[str], *, before: Sequence[str] = ()) -> float | None:
+    """The share of `texts` with a near duplicate before them, among themselves or in `before`; None without texts.
+
+    A duplicate is found with high probability, not with certainty: the index is tuned for `SAME`.
+    """
+    # It brings scipy: 45 MB that only a checkup needs.
+    from datasketch import MinHashLSH
+
+    if not texts:
+        return None
+    signatures = [_signature(text) for text in (*before, *texts)]
+    index = MinHashLSH(threshold=SAME, num_perm=PERMUTATIONS)
+    duplicates = 0
+    for row, signature in enumerate(signatures):
+        if row >= len(before):
+            duplicates += any(
+                signatures[other].jaccard(signature) >= SAME for other in index.query(signature)
+            )
+        index.insert(row, signature)
+    return duplicates / len(texts)
+
+
+def _signature(text: str) -> "MinHash":
+    from datasketch import MinHash
+
+    # A copy in other letters, or with hidden ones, is a copy.
+    words = plain(text).lower().split()
+    grams = {" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2))}
+    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
+    signature.update_batch([gram.encode("utf-8", "replace") for gram in sorted(grams)])
+    return signature
+
+
+def needed_searches(reader: RunReader, iteration: int) -> float | None:
+    """The share of the Challenger's searches that are needed, over the first accepted tasks of an iteration."""
+    rows = reader.sql(
+        "SELECT c.rubric, c.provenance.document_id AS document_id, r.turns FROM candidates c "
+        "JOIN rollouts r ON r.id = c.challenger_rollout_id AND r.iteration = ? AND r.stage = 'tasks' "
+        "WHERE c.iteration = ? AND c.stage = 'tasks' AND c.status = 'accepted' ORDER BY c.ordinal LIMIT ?",
+        [iteration, iteration, SEARCHES_SAMPLE],
+    )
+    documents = reader.documents([row["document_id"] for row in rows])
+    flags = [
+        flag
+        for row in rows
+        for flag in _needs(
+            row["rubric"]["criteria"],
+            documents.get(row["document_id"]),
+            [turn["passages"] or () for turn in row["turns"] if turn["query"] is not None],
+        )
+    ]
+    return sum(flags) / len(flags) if flags else None
+
+
+def _needs(
+    criteria: Sequence[Mapping[str, Any]],
+    document: Document | None,
+    searches: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[bool]:
+    needed = {each for criterion in criteria for each in criterion["evidence"] or ()}
+    if needed:
+        known = {document.id} if document else set()
+        found = [needed & {passage["id"] for passage in passages} for passages in searches]
+    else:
+        needed = {fact for criterion in criteria for fact in named_in(criterion["text"])}
+        known = words_of([document.title, document.text] if document else [])
+        texts = ([each["title"] + " " + each["text"] for each in passages] for passages in searches)
+        found = [needed & words_of(each) for each in texts]
+    return [
+        bool(own - known - set().union(*(found[other] for other in range(len(found)) if other != row)))
+        for row, own in enumerate(found)
+    ]
+
+
+SLOT = "…"
+RARE = 0.05
+"""A word that fewer of the texts have is taken out: a value, or what a single text is about."""
+NAME = 0.5
+"""So is one that is written as a name, unless this many of the texts have it: then it is no choice of the text's."""
+LEAST_WORDS = 3
+"""Fewer words say nothing about a pattern."""
+LEAST_KEPT = 0.75
+"""Of the words that are neither names nor numbers; where fewer stay, only small words are left of the text."""
+
+# Scripts that write no blanks between words count by character.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+(?:['’-][^\W_]+)*")
+_SENTENCE = re.compile(r"[.!?]+(?=\s|$)|[。！？\n]+")
+
+
+class _Word(NamedTuple):
+    text: str
+    """In small letters."""
+    is_capital: bool
+    """A number counts as one."""
+    is_first: bool
+    """Of its sentence, where a capital letter says nothing."""
+
+
+def patterns_of(texts: Sequence[str]) -> list[str]:
+    """The pattern of every text; "" where it has none."""
+    split = [_words_of_wording(text) for text in texts]
+    counts = Counter(word for words in split for word in {each.text for each in words})
+    names = _names(word for words in split for word in words)
+    kept = {
+        word
+        for word, count in counts.items()
+        if count >= max(2, (NAME if word in names else RARE) * len(texts))
+    }
+    return [_pattern([word.text for word in words], kept, names) for words in split]
+
+
+def repeated_sentence(text: str) -> str:
+    """The first sentence of at least `LEAST_WORDS` words that a text says twice, whatever its case and marks; "" where
+    there is none.
+    """
+    counts = Counter(
+        " ".join(word.text for word in _words_of_wording(part)) for part in _SENTENCE.split(text)
+    )
+    return next(
+        (said for said, count in counts.items() if count > 1 and said.count(" ") + 1 >= LEAST_WORDS), ""
+    )
+
+
+def word_count(text: str) -> int:
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def _words_of_wording(text: str) -> list[_Word]:
+    return [
+        _Word(word.lower(), word[:1].isupper() or any(letter.isdigit() for letter in word), place == 0)
+        for part in _SENTENCE.split(text)
+        for place, word in enumerate(_WORD.findall(part))
+    ]
+
+
+def _names(words: Iterable[_Word]) -> set[str]:
+    """Words that are only ever written with a capital letter, at least once inside a sentence; and numbers."""
+    small: set[str] = set()
+    capital: set[str] = set()
+    for word in words:
+        if not word.is_capital:
+            small.add(word.text)
+        elif not word.is_first or not word.text.isalpha():
+            capital.add(word.text)
+    return capital - small
+
+
+def _pattern(words: Sequence[str], kept: set[str], names: set[str]) -> str:
+    plain = [word in kept for word in words if word not in names]
+    if sum(word in kept for word in words) < LEAST_WORDS or sum(plain) < LEAST_KEPT * len(plain):
+        return ""
+    shown = [word if word in kept else SLOT for word in words]
+    return " ".join(
+        word for place, word in enumerate(shown) if word != SLOT or shown[place - 1 : place] != [SLOT]
+    )
+
+
+SAMPLE = 5_000
+"""Accepted tasks of an iteration whose texts are looked at."""
+PATTERNS_SAMPLE = 1_000
+"""Those of them whose patterns are taken."""
+
+
+class MadeTask(NamedTuple):
+    """An accepted task."""
+
+    iteration: int
+    id: str
+    text: str
+
+
+def made_tasks(reader: RunReader, iteration: int) -> list[MadeTask]:
+    """The first `SAMPLE` accepted tasks of an iteration, in the order in which they were made."""
+    rows = reader.sql(
+        "SELECT task.id AS id, task.text AS text FROM candidates "
+        "WHERE iteration = ? AND stage = 'tasks' AND status = 'accepted' AND task IS NOT NULL ORDER BY ordinal LIMIT ?",
+        [iteration, SAMPLE],
+    )
+    return [MadeTask(iteration, row["id"], row["text"]) for row in rows]
+
+
+def common_pattern(tasks: Sequence[MadeTask]) -> Signal | None:
+    """The share of tasks that follow the commonest pattern; None for too few tasks."""
+    tasks = tasks[:PATTERNS_SAMPLE]
+    if len(tasks) < LEAST_TASKS:
+        return None
+    patterns = patterns_of([task.text for task in tasks])
+    counts = Counter(pattern for pattern in patterns if pattern)
+    if not counts:
+        return Signal(0.0)
+    found, count = counts.most_common(1)[0]
+    behind = tuple(evidence(*task) for task, own in zip(tasks, patterns, strict=True) if own == found)
+    return Signal(count / len(tasks), about=found, behind=behind)

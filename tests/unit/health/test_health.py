@@ -17,19 +17,22 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.health import costs_of, examine
-from scope_selfplay.report.health_tasks import (
-    MadeTask,
-    common_pattern,
-    duplicate_share,
-    needed_searches,
-    repeated_sentence,
-    word_count,
-)
 from scope_selfplay.report.overview import ending_sections, run_sections, summarise
 from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.report.sections import text_of
-from scope_selfplay.report.signals import BOUNDS, Checkup, Signal, signal_of
+from scope_selfplay.report.signals import (
+    BOUNDS,
+    Checkup,
+    MadeTask,
+    Signal,
+    common_pattern,
+    duplicate_share,
+    needed_searches,
+    repeated_sentence,
+    signal_of,
+    word_count,
+)
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
