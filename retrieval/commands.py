@@ -1,7 +1,6 @@
 """`scope index build`: the recipe of an index out of the command's options, and the build."""
 
 import math
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,18 +93,15 @@ def build(
 
 
 def _refuse_ignored(context: click.Context, *, is_dense: bool, has_vectors: bool) -> None:
-    if not is_dense:
-        _refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+    """Raises ConfigError where an option was given that would be ignored."""
+    why = "belongs to the profiles that search vectors, and bm25 has none"
+    ignored = {} if is_dense else dict.fromkeys(OF_VECTORS, why)
     if has_vectors:
-        _refuse(context, ("device",), "says how to encode, and --vectors are there already")
-
-
-def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
-    """Raises ConfigError where one of these parameters was given: it would be ignored."""
+        ignored["device"] = "says how to encode, and --vectors are there already"
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
-        if parameter.name in names and given:
-            raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
+        name = parameter.name or ""
+        if name in ignored and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise ConfigError(f"{parameter.opts[0]} {ignored[name]}; leave it out")
 
 
 def _recipe(source: Path, options: dict[str, Any], vectors: Path | None) -> "Recipe":

@@ -71,7 +71,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
         self._views = RecordViews(self.folder, self._database, Path(self._scratch.name))
-        self._table = CandidateTable(self._database, Path(self._scratch.name) / "candidates.duckdb")
+        self._table = CandidateTable(self._database)
         self.refresh()
 
     def refresh(self) -> bool:
@@ -314,7 +314,7 @@ _GATES = ", ".join(f"gates.{gate.value}.value AS gate_{gate.value}" for gate in 
 _LACKS_CRITERION = "coalesce(len(rubric.unmet), 0) > 0"
 _LACKS_EVIDENCE = "coalesce(len(list_filter(rubric.criteria, lambda c: len(c.evidence) = 0)), 0) > 0"
 _TABLE = (
-    "CREATE OR REPLACE TABLE narrow.lines AS SELECT iteration, stage, id, task.id AS task_id, status, reason, "
+    "CREATE OR REPLACE TABLE scratch.lines AS SELECT iteration, stage, id, task.id AS task_id, status, reason, "
     "task.type AS type, task.search_turns AS search_turns, len(rubric.criteria)::INTEGER AS criteria, "
     "len(rollout_ids)::INTEGER AS rollouts, mean, provenance.document_id AS document_id, task.text AS text, "
     # Lowered once: what is typed is looked for in it.
@@ -350,9 +350,8 @@ class CandidateTable:
     after `forget`.
     """
 
-    def __init__(self, database: duckdb.DuckDBPyConnection, file: Path) -> None:
+    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
         self._database = database
-        self._database.execute(f"ATTACH '{file}' AS narrow")
         self._lock = threading.RLock()
         self._is_made = False
         self._matches = lru_cache(_REMEMBERED)(self._match)
@@ -374,13 +373,15 @@ class CandidateTable:
             return self._matches(where, order, *values)
 
     def _match(self, where: str, order: str, *values: Any) -> Rows:
-        text = f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}"
+        text = f"SELECT rowid FROM scratch.lines WHERE {where} ORDER BY {order}"
         return self._cursor().execute(text, values).fetchnumpy()["rowid"].astype(np.uint32)
 
     def around(self, query: TaskQuery, candidate_id: str) -> tuple[int | None, int | None]:
         """Row numbers before and after a candidate in the list of a query; None at its ends."""
         rows = self.matching(query)
-        own = self._cursor().execute("SELECT rowid FROM narrow.lines WHERE id = ?", [candidate_id]).fetchall()
+        own = (
+            self._cursor().execute("SELECT rowid FROM scratch.lines WHERE id = ?", [candidate_id]).fetchall()
+        )
         places = np.flatnonzero(np.isin(rows, [row for (row,) in own]))
         if not len(places):
             return None, None
@@ -393,18 +394,18 @@ class CandidateTable:
         if not len(rows):
             return []
         marks = ", ".join(str(int(row)) for row in rows)
-        found = self._rows(f"SELECT rowid AS row, {_COLUMNS} FROM narrow.lines WHERE rowid IN ({marks})")
+        found = self._rows(f"SELECT rowid AS row, {_COLUMNS} FROM scratch.lines WHERE rowid IN ({marks})")
         by_row = {line.pop("row"): line for line in found}
         return [by_row[int(row)] for row in rows]
 
     def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
         """Rows by a condition over their columns."""
-        text = f"SELECT {_COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
+        text = f"SELECT {_COLUMNS} FROM scratch.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
         return self._rows(text, values)
 
     def types(self) -> list[str]:
         """Every type that a task has, in alphabetical order."""
-        text = "SELECT DISTINCT type FROM narrow.lines WHERE type <> '' ORDER BY type"
+        text = "SELECT DISTINCT type FROM scratch.lines WHERE type <> '' ORDER BY type"
         return [name for (name,) in self._cursor().execute(text).fetchall()]
 
     def _rows(self, text: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:

@@ -1,23 +1,13 @@
-"""Where a stage's records are read from: parquet when the stage is finished, converted JSON lines while it runs."""
+"""Where a stage's records are read from: parquet when the stage is finished, a table of its lines while it runs."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, count
+from itertools import groupby
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from scope_selfplay.base.errors import RecordError
-from scope_selfplay.store.columns import (
-    ROWS_PER_GROUP,
-    RecordKind,
-    arrow_schema,
-    has_columns_of,
-    table_from_lines,
-)
+from scope_selfplay.store.columns import RecordKind, arrow_schema, has_columns_of, table_from_lines
 from scope_selfplay.store.files import NewLines
 from scope_selfplay.store.folder import (
     MANIFEST,
@@ -30,39 +20,35 @@ from scope_selfplay.store.folder import (
 
 Place = tuple[int, Stage]
 """A stage of an iteration."""
-# Room for the parts of one stage, and for the rows of one part.
-_PARTS, _ROWS = 1 << 20, 1 << 32
+_ROWS = 1 << 40
+"""Room for the rows of one stage."""
 # Bytes of lines that are parsed at a time: a server does it between two answers, within its memory.
 BLOCK = 1 << 20
 
 
 @dataclass
 class _StageSource:
-    """The files that one stage's records are read from: links to its finished parquet, or its lines."""
+    """What one stage's records are read from: links to its finished parquet, or tables of its lines."""
 
     stamp: tuple[int, int] | None = None
     manifest: StageManifest | None = None
     finished: dict[RecordKind, Path] = field(default_factory=dict)
-    live: dict[Path, "LiveFile"] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def files(self, kind: RecordKind) -> list[Path]:
-        """Parquet files in the order of their records; [] when there are none."""
-        if kind in self.finished:
-            return [self.finished[kind]]
-        return [part for path, live in self.live.items() if path.stem == kind for part in live.rows]
+    live: dict[Path, NewLines] = field(default_factory=dict)
+    taken: dict[RecordKind, int] = field(default_factory=dict)
+    """How often the table of a kind has changed."""
 
 
 class RecordViews:
     """Views `candidates`, `rollouts` and so on of a run in a database, kept up to date by `refresh`.
 
-    DuckDB reads every parquet file of the run under its iteration and stage:
+    DuckDB reads every finished parquet file of the run, by a link to it, under its iteration and stage:
 
         <scratch>/place=<n>/iteration=<t>/stage=<stage>/<kind>.parquet
 
-    A finished file is a link to the run's own, a live part is a file. The folder names become columns, so a query
-    about one stage opens that stage's files only; `place` keeps the records in the order of the loop. It also keeps
-    the run's own path, in which DuckDB would read * and [ as patterns, out of every query.
+    The folder names become columns, so a query about one stage opens that stage's files only; `place` keeps the records
+    in the order of the loop. It also keeps the run's own path, in which DuckDB would read * and [ as patterns, out of
+    every query. Lines of a stage that runs are rows of a table, which is a file in the scratch folder, too; a line is
+    parsed once.
 
     A finished stage is checked against its manifest's checksums, once. Where its parquet has other columns than this
     version's (a field was added since), its lines are read.
@@ -71,7 +57,8 @@ class RecordViews:
     def __init__(self, folder: RunFolder, database: duckdb.DuckDBPyConnection, scratch: Path) -> None:
         self._folder, self._database, self._scratch = folder, database, scratch
         self._stages: dict[Place, _StageSource] = {}
-        self._files: dict[RecordKind, list[Path]] = {}
+        self._parts: dict[RecordKind, list[tuple[Place, Path | int]]] = {}
+        self._database.execute(f"ATTACH '{scratch / 'records.duckdb'}' AS scratch")
         self.define()
 
     def stages(self) -> dict[Place, StageManifest | None]:
@@ -103,11 +90,30 @@ class RecordViews:
         for kind in RecordKind:
             if kind not in source.finished:
                 for file in (each / f"{kind}.jsonl" for each in (folder, *shares)):
-                    if file not in source.live:
-                        new_part = partial(self._new_part, place, kind, source.numbers)
-                        source.live[file] = LiveFile(file, kind, new_part)
-                    changed = source.live[file].refresh() or changed
+                    if self._take(_table(place, kind), kind, source.live.setdefault(file, NewLines(file))):
+                        source.taken[kind] = source.taken.get(kind, 0) + 1
+                        changed = True
         return changed
+
+    def _take(self, table: str, kind: RecordKind, lines: NewLines) -> bool:
+        """Take in what a file got; whether anything changed. Raises RecordError with file and line."""
+        is_anew, changed = lines.begin_anew(), False
+        if is_anew:
+            self._database.execute(f"DELETE FROM {table} WHERE file = ?", [str(lines.path)])
+        for block in lines.blocks(BLOCK):
+            rows = table_from_lines(block, kind.model, lines.path)
+            if not changed:
+                self._make(table, kind)
+            self._database.register("block", rows)
+            self._database.execute(f"INSERT INTO {table} SELECT *, ? FROM block", [str(lines.path)])
+            changed = True
+        return is_anew or changed
+
+    def _make(self, table: str, kind: RecordKind) -> None:
+        """An empty table for records of a kind, unless it is there."""
+        # A reader of no batches: arrow's empty tables import pandas, which is 50 MB and half a second.
+        self._database.register("block", pa.RecordBatchReader.from_batches(arrow_schema(kind.model), []))
+        self._database.execute(f"CREATE TABLE IF NOT EXISTS {table} AS SELECT *, '' AS file FROM block")
 
     def _links(self, place: Place, manifest: StageManifest) -> dict[RecordKind, Path]:
         found, folder = dict[RecordKind, Path](), self._folder.stage(*place).path
@@ -123,38 +129,60 @@ class RecordViews:
                     check_outputs(folder, manifest, f"{kind}.jsonl")
         return found
 
-    def _new_part(self, place: Place, kind: RecordKind, numbers: Iterator[int]) -> Path:
-        return self._path(place, kind, next(numbers))
-
-    def _path(self, place: Place, kind: RecordKind, part: int = 0) -> Path:
-        order = (place[0] * len(Stage) + list(Stage).index(place[1])) * _PARTS + part
-        folder = self._scratch / f"place={order}" / f"iteration={place[0]}" / f"stage={place[1]}"
+    def _path(self, place: Place, kind: RecordKind) -> Path:
+        folder = self._scratch / f"place={_order(place)}" / f"iteration={place[0]}" / f"stage={place[1]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{kind}.parquet"
 
     def define(self) -> set[RecordKind]:
-        """Make the views of what has other files now, with the columns `iteration`, `stage` and `ordinal`; which."""
+        """Make the views of what has other records now, with the columns `iteration`, `stage` and `ordinal`; which."""
         changed = set()
-        types = "{'place': BIGINT, 'iteration': INTEGER, 'stage': VARCHAR}"
         for kind in RecordKind:
-            files = [file for source in self._stages.values() for file in source.files(kind)]
-            if self._files.get(kind) != files:
-                paths = ", ".join(f"'{file}'" for file in files or [self._without_records(kind)])
-                self._database.execute(
-                    f"CREATE OR REPLACE VIEW {kind} AS "
-                    f"SELECT place * {_ROWS} + file_row_number AS ordinal, * EXCLUDE (place, file_row_number) "
-                    f"FROM read_parquet([{paths}], file_row_number = true, hive_partitioning = true, "
-                    f"hive_types = {types})"
-                )
-                self._files[kind] = files
+            parts = [
+                (place, found)
+                for place, source in self._stages.items()
+                if (found := source.finished.get(kind) or source.taken.get(kind))
+            ]
+            if self._parts.get(kind) != parts:
+                self._parts[kind] = parts
+                self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {self._selected(kind)}")
                 changed.add(kind)
         return changed
 
-    def _without_records(self, kind: RecordKind) -> Path:
-        path = self._path((-1, Stage.CHALLENGER), kind)
-        # A writer that writes nothing: arrow's empty tables import pandas, which is 50 MB and half a second.
-        with pq.ParquetWriter(path, arrow_schema(kind.model)):
-            return path
+    def _selected(self, kind: RecordKind) -> str:
+        """The query for all records of a kind, in the order of the loop."""
+        types, parts = "{'place': BIGINT, 'iteration': INTEGER, 'stage': VARCHAR}", list[str]()
+        for is_live, group in groupby(self._parts[kind], lambda part: isinstance(part[1], int)):
+            places, found = zip(*group, strict=True)
+            paths = ", ".join(f"'{file}'" for file in found)
+            parts += (
+                [_rows(_table(place, kind), place) for place in places]
+                if is_live
+                else [
+                    f"SELECT place * {_ROWS} + file_row_number AS ordinal, * EXCLUDE (place, file_row_number) "
+                    f"FROM read_parquet([{paths}], file_row_number = true, hive_partitioning = true, "
+                    f"hive_types = {types})"
+                ]
+            )
+        if not parts:
+            self._make(f"no_{kind}", kind)
+        return " UNION ALL BY NAME ".join(parts or [_rows(f"no_{kind}", (0, Stage.CHALLENGER))])
+
+
+def _order(place: Place) -> int:
+    return place[0] * len(Stage) + list(Stage).index(place[1])
+
+
+def _table(place: Place, kind: RecordKind) -> str:
+    return f"scratch.{kind}_{_order(place)}"
+
+
+def _rows(table: str, place: Place) -> str:
+    number, stage = place
+    return (
+        f"SELECT {_order(place)} * {_ROWS} + rowid AS ordinal, {number} AS iteration, '{stage}' AS stage, "
+        f"* EXCLUDE (file) FROM {table}"
+    )
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -163,64 +191,3 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-class LiveFile:
-    """The complete lines of one JSONL file as parquet parts, each with more rows than all after it: so they are few.
-
-    A line is parsed once. Small parts are written again as one, from their columns, so that keeping up costs a
-    logarithm of what there is, and no more memory than a block of lines.
-    """
-
-    def __init__(self, path: Path, kind: RecordKind, new_part: Callable[[], Path]) -> None:
-        """`new_part` gives a path for one more part; later ones hold later records."""
-        self._lines, self._kind, self._new_part = NewLines(path), kind, new_part
-        self._outdated: list[Path] = []
-        self.rows: dict[Path, int] = {}
-
-    def refresh(self) -> bool:
-        """Convert what was appended; whether anything changed. Raises RecordError with file and line."""
-        is_anew = self._lines.begin_anew()
-        if is_anew:
-            self._replace(list(self.rows), {})
-        begin, blocks = self._lines.offset, self._lines.blocks(BLOCK)
-        tables = (table_from_lines(block, self._kind.model, self._lines.path) for block in blocks)
-        try:
-            found = self._write(chain.from_iterable(table.to_batches() for table in tables))
-        except RecordError:
-            # Nothing of it was kept.
-            self._lines.offset = begin
-            raise
-        self.rows |= found
-        small = list[Path]()
-        for part in reversed(self.rows):
-            if small and self.rows[part] > sum(self.rows[each] for each in small):
-                break
-            small.insert(0, part)
-        if found and len(small) > 1:
-            self._replace(small, self._write(batch for part in small for batch in _batches(part)))
-        return bool(found) or is_anew
-
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> dict[Path, int]:
-        """One part of all that there is, and its rows; nothing where there is nothing."""
-        first = next(batches, None)
-        if first is None:
-            return {}
-        path, rows = self._new_part(), 0
-        with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
-            for batch in chain([first], batches):
-                writer.write_batch(batch, row_group_size=ROWS_PER_GROUP)
-                rows += batch.num_rows
-        return {path: rows}
-
-    def _replace(self, parts: list[Path], others: dict[Path, int]) -> None:
-        for part in self._outdated:
-            part.unlink(missing_ok=True)
-        # Removed the next time: another thread's query may be about to open them.
-        self._outdated = parts
-        self.rows = {part: rows for part, rows in self.rows.items() if part not in parts} | others
-
-
-def _batches(part: Path) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(part) as file:
-        yield from file.iter_batches(batch_size=ROWS_PER_GROUP)
