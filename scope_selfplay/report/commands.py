@@ -184,7 +184,7 @@ def _reader(run: str) -> Any:
     help="A host name that is answered besides this machine's own, * for any; may be repeated.",
 )
 def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...]) -> None:
-    """Show a run in the browser: its numbers, tasks, rollouts, verdicts, comparisons and prompts.
+    """Show a run in the browser: its numbers, tasks, rollouts, verdicts and comparisons.
 
     RUN is a run folder, or a name under runs/; it may still be running, and is only read. Or a folder of `scope eval`.
     """

@@ -15,17 +15,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.base.errors import OutsideError, PromptError, RecordError, ScopeError
-from scope_selfplay.base.terminal import Table
+from scope_selfplay.base.errors import OutsideError, RecordError, ScopeError
 from scope_selfplay.base.values import Candidate, Verdict
 from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
-from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.overview import health_section, recorded_sections, training_sections
 from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
 from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
-from scope_selfplay.report.sections import Folded, Part, Section, evaluation_sections
+from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HUMAN
@@ -189,26 +187,6 @@ def list_page(run: ShownRun, given: Given) -> Page:
 def training_page(run: ShownRun, given: Given) -> Page:
     """Curves of every iteration over each other, and how the checkpoints met."""
     return sections_page("Training", run.made(training_sections))
-
-
-def prompts_page(run: ShownRun, given: Given) -> Page:
-    """The run's prompt pack, and the hashes of those that made its candidates."""
-    reader, parts = run.fresh(), list[Part]()
-    try:
-        pack = load_pack(reader.folder.prompts)
-        parts.append(f"{pack.domain.title} ({pack.domain.name}), hash {pack.hash}")
-        parts += [Folded(name, tuple(text.splitlines())) for name, text in pack.files().items()]
-    except PromptError as error:
-        parts.append(str(error))
-    rows = reader.sql(
-        "SELECT iteration, stage, provenance.prompt_hash AS hash, count(*) AS count FROM candidates "
-        "GROUP BY ALL ORDER BY iteration, stage, hash"
-    )
-    made = tuple(
-        (f"{row['iteration']}", row["stage"], row["hash"] or "", f"{row['count']:,}") for row in rows
-    )
-    hashes = Table("", ("iteration", "stage", "prompt hash", "candidates"), made)
-    return sections_page("Prompts", [Section("The run's own", parts), Section("Which made what", [hashes])])
 
 
 def leaderboard_page(reader: EvaluationReader, given: Given) -> Page:
@@ -389,7 +367,6 @@ OF_RUN: dict[str, Callable[..., Page]] = {
     "/compare": compare_page,
     "/compare/{name:path}": compared_answers_page,
     "/training": training_page,
-    "/prompts": prompts_page,
 }
 OF_EVALUATION: dict[str, Callable[..., Page]] = {
     "/": leaderboard_page,

@@ -42,7 +42,7 @@ def test_every_page_opens_from_the_menu_and_the_slash_key_searches(page: Any, ad
     page.wait_for_selector("#health table")
     if target := os.environ.get("SCOPE_SCREENSHOTS"):
         page.screenshot(path=f"{target}/overview.png")
-    for name in ("Overview", "Tasks", "Compare", "Training", "Prompts"):
+    for name in ("Overview", "Tasks", "Compare", "Training"):
         page.click(f"header nav >> text={name}")
         assert page.locator("header nav [aria-current]").inner_text() == name
         assert page.locator("main h1").count() == 1

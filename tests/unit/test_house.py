@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_975,
+    "library lines": 52_916,
     "library files": 223,
-    "test lines": 35_045,
+    "test lines": 35_044,
     "benchmark lines": 5_647,
-    "words by hand": 28_848,
+    "words by hand": 28_831,
     "settings": 167,
     "commands": 43,
     "training lines": 2_602,

@@ -32,7 +32,6 @@ PAGES = (
     "/compare",
     "/compare/task-0-002?a=S_0&b=S_1",
     "/training",
-    "/prompts",
 )
 
 
