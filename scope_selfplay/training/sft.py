@@ -51,7 +51,9 @@ def sft(
     CorpusError without rows.
     """
     if not rows:
-        raise CorpusError("nothing is left to learn from; raise --max-length, or give other trajectories")
+        raise CorpusError(
+            "nothing is left to learn from; lower --min-score, raise --max-length, or give other trajectories"
+        )
     team, folder = team or ranks(), StageFolder(out.with_name(f".{out.name}.work"))
     records = _in_order(len(rows), settings)
     steps = -(-len(records) // settings.batch)

@@ -16,14 +16,14 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 52_916,
+    "library lines": 53_083,
     "library files": 223,
-    "test lines": 35_044,
+    "test lines": 35_073,
     "benchmark lines": 5_647,
-    "words by hand": 28_831,
+    "words by hand": 28_856,
     "settings": 167,
     "commands": 43,
-    "training lines": 2_602,
+    "training lines": 2_604,
     "training files": 12,
     "training/loop.py lines": 300,
 }

@@ -17,6 +17,7 @@ from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import make_tasks
+from scope_selfplay.stages.warm_start import warm_start_rows
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HumanFolder
@@ -71,6 +72,8 @@ def test_a_person_searches_answers_and_is_graded_as_the_solver(run: Run) -> None
     grade = human.grades()[rollout.id]
     assert len(grade.verdicts) == len(candidate.rubric.criteria) and grade.score == 0.0
     assert known in done.stdout and "score: 0.000" in done.stdout
+    # Answers to held-out tasks are not learnt from.
+    assert warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0).learnt == 0
     # Without a task the next one comes that nobody has answered.
     for other in others:
         done = solve(run, replies=["/answer This.", "n"])
@@ -89,7 +92,7 @@ def test_an_answer_becomes_a_reference_of_given_held_out_tasks(run: Run) -> None
     assert json.loads((out / "test.jsonl").read_text())["target"] == "A reference."
 
 
-def test_a_task_that_a_person_writes_is_judged_tried_and_answered(run: Run) -> None:
+def test_a_task_that_a_person_writes_is_judged_tried_answered_and_learnt_from(run: Run) -> None:
     """What C_0 wrote, and the judge accepted, is written again."""
     stage = run.folder.stage(0, Stage.TASKS)
     writers = {rollout.id: rollout for rollout in read_records(stage.rollouts, Rollout)}
@@ -112,5 +115,7 @@ def test_a_task_that_a_person_writes_is_judged_tried_and_answered(run: Run) -> N
     assert all(tried[name].startswith("S_0") for name in made.rollout_ids)
     answered = solve(run, "--task", made.task.id, replies=["/answer It is not known.", "n"])
     assert answered.exit_code == 0, answered.output
+    rows = warm_start_rows(Run(run.config, run.folder, run.pack), min_score=0.0)
+    assert (rows.learnt, rows.refused) == (4, 0), "the task's conversation, two tries and the answer"
     with RunReader(human.path) as reader:
         assert [line.id for line in reader.tasks().lines if line.iteration == 1] == [made.id]
