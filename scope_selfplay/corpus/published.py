@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import BinaryIO
 import aiohttp
 from pydantic import BaseModel
 
-from scope_selfplay.base.errors import ConfigError, CorpusError, OutsideError, RecordError
+from scope_selfplay.base.errors import ConfigError, CorpusError, OutsideError, RecordError, StorageError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.corpus.read import is_passage_file, read_passages
 from scope_selfplay.store.files import disk_faults, read_value, sync_folder, write_atomic
@@ -280,9 +281,20 @@ async def _try(session: aiohttp.ClientSession, address: str, part: Path, start: 
                 # It does not know ranges: all of it comes again.
                 file.truncate(start)
                 at = start
+            _say_encoding(response, address, say)
+            _check_room(part, response.content_length, at)
             await _store(response, file, at, say)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _say_encoding(response: aiohttp.ClientResponse, address: str, say: Say) -> None:
+    # Kept as it comes: servers say this of a .gz, too, whose bytes are the published ones.
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        say(
+            f"{address}: comes with Content-Encoding {encoding}, unasked; another checksum may be due to that"
+        )
 
 
 async def _store(response: aiohttp.ClientResponse, file: BinaryIO, at: int, say: Say) -> None:
@@ -293,3 +305,13 @@ async def _store(response: aiohttp.ClientResponse, file: BinaryIO, at: int, say:
         if at // _TOLD_EVERY_BYTES > told:
             told = at // _TOLD_EVERY_BYTES
             say(f"{response.url.name}: {at / 1e9:.1f} GB")
+
+
+def _check_room(part: Path, coming: int | None, at: int) -> None:
+    """Raises StorageError where what is coming does not fit: better now than after hours."""
+    free = shutil.disk_usage(part.parent).free
+    if coming is not None and coming > free:
+        raise StorageError(
+            f"{part.parent}: {free / 1e9:.1f} GB free, {coming / 1e9:.1f} GB more are coming after {at / 1e9:.1f} GB; "
+            "make room, then run this again"
+        )

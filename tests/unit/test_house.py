@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_083,
+    "library lines": 53_105,
     "library files": 223,
-    "test lines": 35_073,
+    "test lines": 35_083,
     "benchmark lines": 5_647,
     "words by hand": 28_856,
     "settings": 167,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scope_selfplay.base.errors import ConfigError, CorpusError, ExitCode, OutsideError
+from scope_selfplay.base.errors import ConfigError, CorpusError, ExitCode, OutsideError, StorageError
 from scope_selfplay.cli import cli
 from scope_selfplay.corpus import published as corpus
 from scope_selfplay.corpus.published import PublishedFile, fetch_file, web_address
@@ -190,6 +190,16 @@ def test_lines_are_unpacked_as_they_are_and_other_endings_refused(place: Place, 
     assert (tmp_path / "wiki-18.jsonl").read_bytes() == lines
     with pytest.raises(ConfigError, match=r"expected a name with \.jsonl"):
         fetch(tmp_path / "wiki-18.parquet", url, of=lines)
+
+
+def test_what_does_not_fit_is_said_before_it_comes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("scope_selfplay.corpus.published.shutil.disk_usage", lambda _: usage)
+    url = place.has("a.jsonl", b"x" * 100)
+    with pytest.raises(StorageError, match="make room, then run this again"):
+        fetch(tmp_path / "a.jsonl", url, of=b"x" * 100)
 
 
 def test_a_place_of_the_hub_is_a_url() -> None:
