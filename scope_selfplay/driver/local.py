@@ -23,7 +23,7 @@ from scope_selfplay.driver.follow import LOCK, nvidia_smi
 from scope_selfplay.driver.loop import Controller, Hand, drive
 from scope_selfplay.driver.node import NodeHand
 from scope_selfplay.driver.observed import step_of
-from scope_selfplay.driver.parts import Action, Create, Inputs
+from scope_selfplay.driver.parts import Action, Create, Inputs, steps_of
 from scope_selfplay.plan.placement import NodePlacement, Slots, place
 from scope_selfplay.plan.preflight import examine_before_begin
 from scope_selfplay.report.overview import summarise
@@ -34,7 +34,7 @@ from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.files import write_atomic
-from scope_selfplay.store.folder import RunFolder, Stage
+from scope_selfplay.store.folder import RunFolder, Stage, parse_manifest
 
 _ENDS_WITHIN = 150.0
 """Seconds that programs of a driver that is gone may take: a checkpoint in writing is finished."""
@@ -68,25 +68,24 @@ class ThisProcess(Hand):
     """It does a stage where others start one, so that nothing ever runs that could be observed."""
 
     def __init__(self, run: Run) -> None:
-        self.has_worked = False
         self._run = run
 
     def act(self, context: ManifestContext, action: Action) -> None:
         if isinstance(action, Create) and (step := step_of(action.body["metadata"]["labels"])) is not None:
             WORK[step.stage](self._run, step.iteration)
-            self.has_worked = True
 
 
 def run_here(run: Run) -> None:
-    """Do what is missing of a run. Raises what its stages raise."""
-    inputs, hand = Inputs(run.config, run.pack.hash, ()), ThisProcess(run)
+    """Do what is missing of a run. Raises what its stages raise, and RecordError for what is done and was changed."""
+    inputs = Inputs(run.config, run.pack.hash, ())
     with closing(run):
-        controller = Controller(hand, lambda: inputs, run.folder, time.monotonic)
+        for step in steps_of(run.config):
+            # A stage that is done does nothing but hold itself against its manifest.
+            if parse_manifest(run.folder.stage(*step).path) is not None:
+                WORK[step.stage](run, step.iteration)
+        controller = Controller(ThisProcess(run), lambda: inputs, run.folder, time.monotonic)
         while (run_end := controller.look()) is None:
             pass
-        if not hand.has_worked:
-            # The process that did the last comparison may have ended just after it.
-            sum_up(run)
         run.progress.say(run_end.message)
 
 

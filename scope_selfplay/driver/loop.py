@@ -110,6 +110,7 @@ class Controller:
         self._log = say
         self._since: dict[str, float] = {}
         self._problem: RunEnd | None = None
+        self._said = ""
         self._volume = VolumeState(frozenset())
 
     def round(self) -> RunEnd | None:
@@ -119,9 +120,13 @@ class Controller:
         even that is refused, the UserError is raised.
         """
         try:
-            return self.look()
+            run_end, self._said = self.look(), ""
+            return run_end
         except self.hand.passing as error:
-            self._log(f"{error}; looking again")
+            # One that lasts is said once.
+            if str(error) != self._said:
+                self._log(f"{error}; looking again")
+            self._said = str(error)
             self.hand.forget()
         except UserError as error:
             if self._problem is not None:

@@ -346,12 +346,8 @@ class NodeHand(Hand):
 def _here(command: Sequence[str]) -> list[str]:
     """The programs of an image are those of this Python."""
     first, *rest = command
-    match first:
-        case "python" | "python3":
-            return [sys.executable, *rest]
-        case "scope":
-            return [sys.executable, "-m", "scope_selfplay", *rest]
-    return [shutil.which(first) or first, *rest]
+    here = {"python": [sys.executable], "scope": [sys.executable, "-m", "scope_selfplay"]}
+    return [*here.get(first.removesuffix("3"), [shutil.which(first) or first]), *rest]
 
 
 def _succeeds(probe: Body, port: int) -> bool:
