@@ -169,11 +169,9 @@ def _with_index(config: RunConfig, root: Path) -> RunConfig:
 def _build_index(
     config: RunConfig, folder: RunFolder, hand: NodeHand, is_stopped: Callable[[], bool]
 ) -> None:
-    retriever, prepare = config.cluster.retriever, config.cluster.prepare
+    retriever = config.cluster.retriever
     if retriever.serve and not Path(retriever.index).exists():
-        has_encoder = prepare.encoder is not None and Path(prepare.encoder).exists()
-        options = [*prepare.index, "--encoder", str(prepare.encoder)] if has_encoder else []
-        command = ["scope", "index", "build", str(folder.config), retriever.index, *options]
+        command = ["scope", "index", "build", str(folder.config), retriever.index]
         hand.run("build-index", command, is_stopped)
 
 

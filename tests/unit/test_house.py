@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_105,
+    "library lines": 53_103,
     "library files": 223,
     "test lines": 35_083,
     "benchmark lines": 5_647,
-    "words by hand": 28_856,
+    "words by hand": 28_860,
     "settings": 167,
     "commands": 43,
     "training lines": 2_604,
