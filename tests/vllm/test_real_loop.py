@@ -99,8 +99,7 @@ def watched() -> Iterator[Watched]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InProcessModel, "generate", noted_sample)
-        for role in Role:
-            patch.setattr(f"scope_selfplay.training.{role.value}.rewarded_rollout", noted_rollout)
+        patch.setattr("scope_selfplay.training.samplers.rewarded_rollout", noted_rollout)
         yield found
 
 
