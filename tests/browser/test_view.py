@@ -46,7 +46,6 @@ def test_every_page_opens_from_the_menu_and_the_slash_key_searches(page: Any, ad
         page.click(f"header nav >> text={name}")
         assert page.locator("header nav [aria-current]").inner_text() == name
         assert page.locator("main h1").count() == 1
-    assert page.locator("details.card").count() > 3
     page.keyboard.press("/")
     page.keyboard.type("zzz-nothing-like-this")
     page.keyboard.press("Enter")

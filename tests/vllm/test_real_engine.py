@@ -37,6 +37,8 @@ async def _judge(engine: str, **settings: object) -> ModelJudge:
             "endpoint": EndpointConfig(base_url=engine),
             "failure_budget": 1.0,
             **SHORT,
+            # To this vocabulary Yes and No, which answer the guard, are no single tokens.
+            "guard": False,
             **settings,
         }
     )
