@@ -1,7 +1,6 @@
 """A real vLLM on a CPU, in the environment that tests/vllm/setup.sh makes (SCOPE_VLLM_VENV names another)."""
 
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.scope_command import ROOT
+from scope_selfplay.base.machine import free_port
 
 FLAGS = (
     "--enforce-eager --max-num-seqs 16 --enable-prefix-caching"
@@ -50,8 +50,7 @@ def served(
     cache: int = 1,
 ) -> Iterator[str]:
     """The base URL of a vLLM that serves `model`, with its log in `folder`. Raises RuntimeError where it does not."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [engine_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", model, *FLAGS.split()]
     command += ["--dtype", dtype, "--max-model-len", max_length, "--host", "127.0.0.1", "--port", port]
     command += ["--served-model-name", name] if name else []

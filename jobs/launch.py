@@ -7,7 +7,6 @@ exit code decides what happens next, and a rank that finishes a checkpoint needs
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import NoReturn
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.config.cluster import GRACE, OFFLOADED, Sharding
 
 _Say = Callable[[str], None]
@@ -108,9 +108,7 @@ def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
     """The environment variables of each rank of this node, as torch reads them."""
     host, _, port = node.rendezvous.rpartition(":")
     if not port:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            host, port = "127.0.0.1", str(listener.getsockname()[1])
+        host, port = "127.0.0.1", str(free_port())
     common = {"WORLD_SIZE": str(node.world), "LOCAL_WORLD_SIZE": str(node.processes)}
     common |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     first = node.number * node.processes

@@ -1,18 +1,11 @@
-"""A free port, and servers on loopback that answer as they are told and keep what they were sent."""
+"""Servers on loopback that answer as they are told and keep what they were sent."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -99,6 +99,13 @@ def folder_lock(
         os.close(handle)
 
 
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 def is_locked(file: Path) -> bool:
     """Whether somebody holds this lock now."""
     try:

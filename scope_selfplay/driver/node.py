@@ -23,6 +23,7 @@ from subprocess import run as run_program
 from typing import Any
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, machine_fault
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.cluster.pods import COMPONENT, OF_CONTAINERS, Component, ManifestContext, Owner, Place
 from scope_selfplay.driver.api import Body, ObjectKind
 from scope_selfplay.driver.follow import STATUS
@@ -47,10 +48,8 @@ class Ports(dict[str, int]):
     """A free port for each server that asks."""
 
     def __missing__(self, server: str) -> int:
-        with socket.socket() as listener:
-            listener.bind((HOST, 0))
-            self[server] = listener.getsockname()[1]
-        return self[server]
+        port = self[server] = free_port()
+        return port
 
 
 def is_free(port: int) -> bool:

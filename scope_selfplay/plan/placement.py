@@ -54,12 +54,9 @@ class Slots(NamedTuple):
         return f"{kind} {','.join(map(str, numbers))}" if numbers else "CPU"
 
     def __str__(self) -> str:
-        one, count = f"GPU of {self.gib:.3g} GiB" if self.gib else "CPU slot", len(self.numbers)
-        return (
-            f"{count} {one}"
-            if count == 1
-            else f"{count} {one.replace('GPU', 'GPUs').replace('slot', 'slots')}"
-        )
+        kind, size = ("GPU", f" of {self.gib:.3g} GiB") if self.gib else ("CPU slot", "")
+        many = "" if len(self.numbers) == 1 else "s"
+        return f"{len(self.numbers)} {kind}{many}{size}"
 
 
 class Part(NamedTuple):

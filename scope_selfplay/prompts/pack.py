@@ -218,13 +218,15 @@ class Pack(Value):
         """What a criterion begins with in the prompt's own example, `{"text": "States that ..."`; "" where it says no
         more than that.
         """
-        body = next(own.body for own in self.prompts if own.role == role)
-        shown = re.search(r'"text": "([\w ]+ )\.\.\."', body)
+        shown = re.search(r'"text": "([\w ]+ )\.\.\."', self._prompt(role).body)
         return shown[1] if shown else ""
 
     def output_of(self, role: PromptRole) -> Output:
         """What the role's prompt asks for."""
-        return next(own.output for own in self.prompts if own.role == role)
+        return self._prompt(role).output
+
+    def _prompt(self, role: PromptRole) -> Prompt:
+        return next(own for own in self.prompts if own.role == role)
 
     def render(self, role: PromptRole, **values: PromptValue | None) -> str:
         """Put `values` into the role's text in one pass; they appear as given and are never read again.

@@ -11,7 +11,6 @@ thread has the GPU, for the engine first, and for the reference once all are sam
 
 import asyncio
 import os
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scope_selfplay.base.errors import ConfigError, InferenceError
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.values import Key, Role, Rollout
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import check_engine
@@ -99,7 +99,7 @@ class Colocated(Engine):
         super().__init__(source)
         # The external launcher is the one that has started this rank, or nobody.
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        for name, value in {**alone, "MASTER_PORT": str(_free_port())}.items():
+        for name, value in {**alone, "MASTER_PORT": str(free_port())}.items():
             os.environ.setdefault(name, value)
         self.llm = LLM(
             model=str(start),
@@ -223,12 +223,6 @@ def _transfer_errors(model: ModelConfig) -> Iterator[None]:
             f"model.vllm_url: {vllm_base(model)} did not take the weights ({line}); see that vLLM runs there with a "
             "weight-transfer engine, then run the same command again"
         ) from error
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Rollouts:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.base.machine import free_port
 from tests.images.buildah import Buildah
-from tests.loopback import free_port
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(2400)]
 Inside = Callable[..., str]

@@ -21,12 +21,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from tests.commands import ran
 from tests.doc_commands import ALL, REPOSITORY, DocCommand, environment
 from tests.exported_run import write_finished_run
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.store.files import read_rows
 from tests.doc_commands import REPOSITORY
 from tests.exported_run import write_finished_run
 from tests.integration.test_doc_commands import serving
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_103,
+    "library lines": 53_100,
     "library files": 223,
-    "test lines": 35_083,
-    "benchmark lines": 5_647,
+    "test lines": 35_077,
+    "benchmark lines": 5_646,
     "words by hand": 28_860,
     "settings": 167,
     "commands": 43,

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.cluster.pods import RunStage
 from scope_selfplay.cluster.stages import server_deployment, servers_of
 from scope_selfplay.driver.api import NoReply
 from scope_selfplay.store.folder import Stage
-from tests.loopback import Reply, Seen, free_port, loopback
+from tests.loopback import Reply, Seen, loopback
 from tests.unit.controller.worlds import PAPER, config_of, context_of
 
 pytestmark = pytest.mark.integration

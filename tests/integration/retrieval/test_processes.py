@@ -19,8 +19,8 @@ from retrieval.folder import MANIFEST, read_manifest
 from retrieval.service import SearchService, ServiceSettings
 from retrieval.workers import WorkerEngine
 from scope_selfplay.base.errors import ConfigError, RecordError, SearchError
+from scope_selfplay.base.machine import free_port
 from tests.doc_commands import environment
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.integration
 

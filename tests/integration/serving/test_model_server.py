@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 
 from scope_selfplay.base.errors import InferenceError, RunMismatchError
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.sampling import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
@@ -28,7 +29,6 @@ from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.net.serve import serving
 from scope_selfplay.store.folder import weights_hash
 from tests.clock import Clock
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, ToolError
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.values import ToolFault
 from scope_selfplay.config.base import McpConfig, ToolConfig
 from scope_selfplay.dialects.families import DIALECTS
@@ -27,7 +28,6 @@ from scope_selfplay.search.mcp import McpServer, OpenedTools, check_same_tools, 
 from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool, listed
 from scope_selfplay.store.folder import RunFolder
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.integration
 
