@@ -1,15 +1,17 @@
-"""What a model may take for a control token, and our own tags: one pattern over a text's plain form.
+"""What others wrote, for a prompt: in a frame where it could be taken for the prompt's own words, and as it is.
 
-Three layers: the tags of our protocol and of chats by name, the shapes that special tokens have in the model families,
-and the exact list of one tokenizer, where it is known.
+A policy's prompt is encoded here, so that its control tokens never come from a text (`inference.codec`) and a text need
+not be changed. A judge's is encoded by its server: there the control tokens of its model are written otherwise, those
+of its tokenizer's list where that is known, else all that have the shapes of the families'.
 """
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
@@ -104,6 +106,8 @@ _PROTOCOL = (
     "|candidate|question|search|information|tool_call|tool_response|tools|function_calls|functions|function|parameter"
     "|invoke|arg_key|arg_value|winners|verdict|system|user|assistant|role"
 )
+# Of these names some families make tokens, for tags that are written just so.
+_NAMED = "think|tool_call|tool_response|tools|functions|function_calls|arg_key|arg_value"
 _CHAT = (
     "s|bos|eos|pad|unk|mask|cls|sep|sop|eop|escape|start_of_turn|end_of_turn|start_of_image|end_of_image"
     "|image_soft_token|audio_soft_token|start_function_\\w+|end_function_\\w+|code_interpreter|toolcall"
@@ -113,8 +117,6 @@ _CODE = (
     "|pr_\\w+|intermediate_to_\\w+|endoftext|pii|unused_?\\d+|extra_id_\\d+|special_\\d+|mask_\\d+|reserved_\\w+"
     "|\\w+_token"
 )
-# A letter behind `<` may be mathematics, so that short names must be whole tags.
-_NAMED = rf"(?:{_PROTOCOL})\b|(?:{_CHAT}|{_CODE})\s{{0,3}}+/?+>"
 # `<|...`, `<name|>` of Gemma, `<seed:...>`, `<mask:0>` and the like.
 _SHAPED = r"[|\uff5c]|\[?[\w.-]{1,64}+[|\uff5c]>|(?:seed|minimax|mask|longcat|\[?plhd|\[bos)[:_]"
 _BRACKETED = (
@@ -122,11 +124,15 @@ _BRACKETED = (
     r"|CALL_ID|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|PAD|UNK|BOS|EOS|EOT|[gs]?MASK"
     r"|start_header_id|end_header_id)\]|\|(?:system|user|assistant|tool|endofturn)\||e~\[|@BOS@\]"
 )
-# `<` before a tag, an optional slash and a few spaces included; `[` before a bracketed one; runs that could be marks.
-_TAGS = (
-    rf"<(?=\s{{0,3}}+/?+\s{{0,3}}+(?:{_NAMED}|{_SHAPED}))|(?-i:\[(?=\s{{0,3}}+(?:{_BRACKETED})))"
-    r"|\[(?=cut here:)|\](?=~!?b[\[\]])|>>(?=[A-Z]{4,12}<<)|<{3,}|>{3,}"
+# `<` before a token, an optional slash and a few spaces included; a letter behind it may be mathematics, so that short
+# names must be whole tags. `[` before a bracketed one.
+_TOKENS = (
+    rf"<(?=\s{{0,3}}+/?+\s{{0,3}}+(?:(?:{_NAMED}|{_CHAT}|{_CODE})\s{{0,3}}+/?+>|{_SHAPED}))"
+    rf"|(?-i:\[(?=\s{{0,3}}+(?:{_BRACKETED})))|\](?=~!?b[\[\]])|>>(?=[A-Z]{{4,12}}<<)"
 )
+# What nobody but us writes: the mark of a frame, the note of a cut.
+_MARKS = r"<{3}(?=\w{1,40} \w{1,40}>{3})|\[(?=cut here:)"
+_OURS = rf"<(?=\s{{0,3}}+/?+\s{{0,3}}+(?:{_PROTOCOL})\b)|<{{3,}}|>{{3,}}"
 _FORMS = "<>\\[\\]\ufe64\ufe65\uff1c\uff1e\uff3b\uff3d\ufe47\ufe48"
 HARMLESS = {"<": "\u2039", ">": "\u203a", "[": "\u27e6", "]": "\u27e7", "{": "\u2774", "|": "\u00a6"}
 """What takes the place of a character that began a tag."""
@@ -134,14 +140,18 @@ _LONGEST, _MOST = 128, 2_000
 
 
 class ControlTags:
-    """The tags that are made harmless: those of all families, and the special tokens of one `tokenizer`."""
+    """What is no ordinary text: the control tokens of one tokenizer, or of all families where `tokens` are not known.
 
-    def __init__(self, tokens: Iterable[str] = ()) -> None:
+    `ours`: all of them, and the tags of the protocol.
+    """
+
+    def __init__(self, tokens: Iterable[str] = (), *, ours: bool = False) -> None:
         folded = {plain(token).strip() for token in tokens}
-        # Those that the shapes know already need no line of their own; a bare word is no control token.
+        # A bare word is no control token.
         own = [each for each in folded if 1 < len(each) <= _LONGEST and not each.replace("_", "").isalnum()]
-        self.tokens = tuple(sorted(token for token in own if not _compiled(()).match(token))[:_MOST])
-        self.pattern = _compiled(self.tokens)
+        self.tokens = tuple(sorted(own)[:_MOST])
+        shapes = [] if 0 < len(own) <= _MOST and not ours else [_TOKENS]
+        self.pattern = _compiled(self.tokens, (_MARKS, *shapes, *([_OURS] if ours else [])))
         # Every form of a first character; those of `<`, `>`, `[`, `]` are known, others are looked for in all forms.
         rare = any(not token.startswith(("<", "[", "]", ">")) for token in self.tokens)
         self.forms = re.compile("." if rare else f"[{_FORMS}]", re.DOTALL)
@@ -165,32 +175,31 @@ class ControlTags:
 
 
 @lru_cache(maxsize=16)
-def _compiled(tokens: tuple[str, ...]) -> re.Pattern[str]:
+def _compiled(tokens: tuple[str, ...], shapes: tuple[str, ...]) -> re.Pattern[str]:
     by_first = groupby(tokens, key=lambda token: token[0])
-    exact = "".join(
-        rf"|{re.escape(first)}(?={'|'.join(re.escape(each[1:]) for each in group)})"
+    exact = (
+        rf"{re.escape(first)}(?={'|'.join(re.escape(each[1:]) for each in group)})"
         for first, group in by_first
     )
-    return re.compile(_TAGS + exact, re.IGNORECASE | re.ASCII)
+    return re.compile("|".join([*shapes, *exact]), re.IGNORECASE | re.ASCII)
 
 
 FAMILIES = ControlTags()
-"""The tags of all model families; a judge's own list comes from its tokenizer."""
+"""The control tokens of all model families; a judge's own list comes from its tokenizer."""
+TAGS = ControlTags(ours=True)
+"""What could be taken for the words of a policy's prompt."""
 _MARKUP = "#*>_-=~`|+ \t"
 _LONGEST_HEAD = 120
-_LINE_MARK = "\u203a "
 _NUMBERED = re.compile(r"\[ ?[0-9]{1,4} ?\]")
 
 
 def clean(text: str, tags: ControlTags = FAMILIES) -> str:
-    """A text that a prompt can show: encodable, without controls or bidi, without tags of ours or of a chat.
+    """A text that a judge's prompt can show: encodable, without controls or bidi, without `tags`.
 
-    Tags are looked for in the text's plain form (`characters.plain`), and only the character that begins one is
-    replaced: an ordinary `x²` stays what it is. Homoglyphs of other scripts are no tags and stay.
+    Tags are looked for in the text's plain form (`plain`), and only the character that begins one is replaced: an
+    ordinary `x²` stays what it is. Homoglyphs of other scripts are no tags and stay.
     """
-    if not text.isascii():
-        text = encodable(text)
-    text = without_controls(text)
+    text = shown(text)
     # A quick look before the slow one: most texts hold no character that could begin a tag, in whatever form.
     folded = plain(text) if tags.forms.search(text) else ""
     spans = list(tags.spans(folded))
@@ -206,22 +215,58 @@ def clean(text: str, tags: ControlTags = FAMILIES) -> str:
 
 
 def clean_line(text: str) -> str:
-    """A cleaned text on one line, such as a title."""
-    return " ".join(clean(text).split())
+    """A text without any tags on one line, such as the description of a tool."""
+    return " ".join(clean(text, TAGS).split())
 
 
-def clean_for_policy(text: str, own_lines: Callable[[str], bool] | None = None) -> str:
-    """A document, a search result or a tool's output as a policy reads it, without tags of the protocol or of a chat.
+def shown(text: str) -> str:
+    """The text as a prompt can show it, word for word: encodable, without what is not seen."""
+    return without_controls(text if text.isascii() else encodable(text))
 
-    `own_lines` says of a line, given in its plain form without case, that it belongs to the prompt around the text:
-    such a line gets a mark before it.
+
+_OPEN, _CLOSE = "<<<quoted {}>>>\n", "\n<<<end {}>>>"
+FRAMED = re.compile(_OPEN.format("([0-9a-f]{12})") + ".*?" + _CLOSE.format(r"\1"), re.DOTALL)
+"""A frame in a policy's prompt, with what is in it."""
+
+
+def framed(text: str, own_lines: Callable[[str], bool] | None = None) -> str:
+    """What others wrote, as a policy reads it: word for word, in a frame where it could be mistaken for the prompt.
+
+    That is where it holds a tag of the protocol or of a chat, in whatever letters, or one of the prompt's `own_lines`:
+    those are given in their plain form without case. The frame's mark does not occur in the text.
     """
-    text = clean(text)
-    if own_lines is None:
+    text = shown(text)
+    if not in_need_of_frame(text, own_lines):
         return text
-    return "\n".join(
-        _LINE_MARK + line if own_lines(plain(line).strip().casefold()) else line for line in text.split("\n")
-    )
+    digests = (hashlib.blake2b(f"{n}\x1f{text}".encode(), digest_size=6).hexdigest() for n in count())
+    mark = next(digest for digest in digests if digest not in plain(text))
+    return _OPEN.format(mark) + text + _CLOSE.format(mark)
+
+
+def frame_tokens(
+    count_tokens: Callable[[str], int], text: str, own_lines: Callable[[str], bool] | None = None
+) -> int:
+    """The most tokens that a frame adds to this text; 0 where it needs none."""
+    if not in_need_of_frame(text, own_lines):
+        return 0
+    # A mark has 12 digits, each of which is a token at most, and every seam may take one more.
+    return count_tokens(_OPEN.format("")) + count_tokens(_CLOSE.format("")) + 2 * 12 + 6
+
+
+def by_frame(prompt: str) -> Iterator[tuple[bool, str]]:
+    """The parts of a policy's prompt in order, and whether each is a frame."""
+    end = 0
+    for found in FRAMED.finditer(prompt):
+        yield from ((False, prompt[end : found.start()]), (True, found[0]))
+        end = found.end()
+    yield False, prompt[end:]
+
+
+def in_need_of_frame(text: str, own_lines: Callable[[str], bool] | None = None) -> bool:
+    folded = plain(text)
+    if TAGS.openers.search(folded) and any(TAGS.spans(folded)):
+        return True
+    return own_lines is not None and any(own_lines(line.strip().casefold()) for line in folded.split("\n"))
 
 
 def numbers_a_result(line: str) -> bool:
@@ -293,35 +338,67 @@ class Suspicion(StrEnum):
 
 
 _MEANINGS = {
-    Suspicion.TAGS: "tags of the protocol, of a chat or of a fence",
+    Suspicion.TAGS: "a verdict, a turn of a chat or the end of a frame in tags",
     Suspicion.VERDICT: "words of a verdict on itself",
     Suspicion.ADDRESS: "speaks to a judge or gives orders to a model",
     Suspicion.INVISIBLE: "characters that cannot be seen, where no script needs them",
 }
 _JUDGES = r"(?:judge|grader|evaluator|marker|reviewer|scorer|llm|ai|language model|assistant)s?"
+# A verdict is a line of its own, or is asked for.
 _VERDICT = re.compile(
-    r"[\"']?(?:score|winners?|verdict|rating|grade)[\"']?\s{0,3}[:=]\s{0,3}[\[\"'{]{0,2}\s{0,3}(?:10\b|1\b|[ab]\b|tie\b|pass)"
-    r"|\b(?:full|maximum|top|perfect|highest)\s(?:marks?|scores?|credit|points|grade)\b"
-    r"|\b(?:meets?|satisf(?:y|ies)|fulfils?)\s(?:all|every|each)(?:\sof)?(?:\sthe)?\s(?:criteri|requirement|rubric)"
-    r"|\bcriteri(?:on|a)\s(?:is|are)\s(?:fully\s)?(?:met|satisfied)\b"
-    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10|1|full"
-    r"|as\s(?:a\s)?(?:correct|right|met|satisf|pass|full|perfect))",
-    re.IGNORECASE,
+    r"^[\s`{]{0,3}[\"']?(?:score|winners?|verdict|rating|grade)[\"']?\s{0,3}[:=]\s{0,3}[\[\"'{]{0,2}\s{0,3}(?:10|1|[ab]|tie|pass)"
+    r"[\"'\]\s`}.]{0,5}$"
+    r"|\b(?:deserves?|give|award|earns?|gets?|receives?)\s(?:\w+\s){0,3}"
+    r"(?:full|maximum|top|perfect|highest)\s(?:marks?|scores?|credit|points|grade)\b"
+    r"|\b(?:answer|response|attempt|it)\s(?:fully\s)?(?:meets?|satisf(?:y|ies)|fulfils?)\s(?:all|every|each)(?:\sof)?(?:\sthe)?"
+    r"\s(?:criteri|rubric)"
+    r"|\b(?:all|every|each|the)\s(?:\w{1,12}\s)?criteri(?:on|a)\s(?:is|are)\s(?:fully\s)?(?:met|satisfied)\b"
+    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10\b|1\b|full"
+    r"|as\s(?:a\s)?(?:correct|right|met|satisf|pass|full|perfect))"
+    r"|给[^。\n]{0,8}满分|満点を(?:与え|つけ|付け)|volle punktzahl|note maximale|m[aá]xima puntuaci[oó]n|nota m[aá]xima"
+    r"|высш\w{1,4} балл|максимальн\w{1,4} балл|الدرجة الكاملة|पूरे अंक",
+    re.IGNORECASE | re.MULTILINE,
+)
+# A verb, what came before, and what a model goes by: an order of that shape in each of a dozen languages.
+_ORDERS = (
+    r"\b(?:ignore|disregard|forget|override)\s(?:all\s|any\s|the\s|your\s|these\s|every\s|of\s){0,3}"
+    r"(?:previous|prior|above|earlier|preceding|other|system|former|your|all)\s"
+    r"(?:instructions?|prompts?|rules|criteria)\b",
+    r"\b(?:ignorier|vergiss|vergess|missacht|überschreib)\w{0,4}\s(?:\w{1,12}\s){0,3}"
+    r"(?:anweisung|instruktion|vorgabe|regeln|befehle)\w{0,3}\b",
+    r"\b(?:ignore[zr]?|oublie[zr]?)\s(?:toutes?\s)?(?:les|vos|tes|ces)\s(?:\w{1,12}\s){0,2}(?:instructions|consignes|règles)",
+    r"\b(?:ignor[ae]d?|olvid[ae]d?)\s(?:todas?\s)?(?:las|tus|sus|estas)\s(?:\w{1,12}\s){0,2}(?:instrucciones|reglas|órdenes)",
+    r"\b(?:ignore|ignora|esqueça|esquece)\s(?:todas?\s)?(?:as|suas|tuas|essas)\s(?:\w{1,12}\s){0,2}(?:instruções|regras|ordens)",
+    r"\b(?:ignora|ignorate|ignori|dimentica)\s(?:tutte\s)?(?:le|tue|queste)\s(?:\w{1,12}\s){0,2}(?:istruzioni|regole)",
+    r"\b(?:про)?(?:игнорируй|игнорируйте|забудь|забудьте)\s(?:\w{1,14}\s){0,3}(?:инструкци|указани|правил)\w{1,3}",
+    r"(?:忽略|无视|忘记|忘掉|忽視|無視|忘記)[^。,\n]{0,4}(?:之前|以前|以上|上述|先前|前面|所有|一切|全部)[^。,\n]{0,8}(?:指令|指示|命令|提示)",
+    r"(?:これまで|以前|以上|上記|前|すべて|全て|全)[^。、\n]{0,6}(?:指示|命令|指令)[^。、\n]{0,6}(?:無視|忘れ)",
+    r"(?:이전|위의|모든|앞선)[^.\n]{0,8}(?:지시|명령|지침)[^.\n]{0,5}(?:무시|잊)",
+    r"(?:تجاهل|انس|أهمل)\w{0,2}\s(?:\w{1,8}\s){0,2}(?:ال)?(?:تعليمات|أوامر|توجيهات)",
+    r"(?:सभी|पिछले|पूर्व|उपरोक्त)[^।\n]{0,12}(?:निर्देश|आदेश)\S{0,4}[^।\n]{0,6}(?:अनदेखा|नज़रअंदाज़|भूल)",
 )
 _ADDRESS = re.compile(
-    r"\b(?:dear|hey|hello|attention|(?:note|message|instructions?) (?:to|for)(?: the)?)[\s,:]{1,3}"
-    rf"{_JUDGES}\b"
-    r"|\b(?:ignore|disregard|forget|override)\s(?:all\s|any\s|the\s|your\s|these\s|every\s){0,2}"
-    r"(?:previous|prior|above|earlier|preceding|other|system|former)\s"
-    r"(?:instructions?|prompts?|rules?|text|criteria|messages?)"
-    rf"|\byou are (?:now )?(?:a|an|the) (?:\w{{1,20}} ){{0,2}}{_JUDGES}\b"
+    "|".join(_ORDERS)
+    + r"|\b(?:dear|hey|hello|attention|(?:note|message|instructions?) (?:to|for)(?: the)?)[\s,:]{1,3}"
+    rf"{_JUDGES}\b(?=\s{{0,2}}[,:.!])"
+    r"|\byou are (?:now )?(?:a|an|the) (?:\w{1,20} ){0,2}(?:judge|grader|evaluator|marker|scorer)s?\b"
     r"|\byou (?:must|should|shall|have to|will) (?:now )?"
-    r"(?:award|give|score|grade|choose|select|prefer|output|reply|rate|pick)\b"
+    r"(?:(?:award|score|grade|rate)\b|(?:give|choose|select|prefer|pick|output|reply)\s(?:with\s)?(?:(?:this|me|my)\s"
+    r"|(?:a\s)?(?:10|1|full|score|top)\b|the (?:first|second|best|highest) (?:answer|score|mark)))"
     r"|\b(?:this|my) (?:answer|response|attempt|solution) "
     r"(?:deserves|should (?:get|receive|be (?:given|scored|graded|chosen))|must (?:win|be chosen))"
     r"|\bthe other (?:answer|response|attempt|candidate)s? (?:is|are) (?:wrong|incorrect|plagiari|worse|fake)"
-    r"|^\s{0,3}(?:system|judge|grader|evaluator)\s{0,2}:",
+    r"|^\s{0,3}(?:system|judge|grader|evaluator)\s{0,2}:\s{0,3}(?:you|ignore|give|grade|score|the|this|award)\b",
     re.IGNORECASE | re.MULTILINE,
+)
+# What a policy, a judge or a chat would write next: a verdict in its tags, a turn, the end of a frame.
+_TURNS = re.compile(
+    r"<(?:score|first|second|verdict|winners?)\s{0,3}>\s{0,3}(?:10|[01](?:\.\d)?|[ab])\s{0,3}</|\\boxed\{(?:1|[ab])\}\s*\Z"
+    r"|</(?:answer|response|document|think|information|tool_response)\s{0,3}>\s{0,9}<(?:score|answer|task|search|think|\|)"
+    r"|<[|\uff5c](?:im_start|start|start_header_id|turn)[|\uff5c]?>\s{0,3}(?:system|user|assistant|model)"
+    r"|<[|\uff5c](?:im_end|eot_id|end)[|\uff5c]>\s{0,3}<[|\uff5c]|\[INST\][^\[]{1,4000}\[/INST\]|<<SYS>>|\[\|system\|\]"
+    r"|<{3}\w{1,40} \w{4,40}>{3}",
+    re.IGNORECASE,
 )
 _NEVER_NEEDED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u202a-\u202e\u2061-\u206f\u2800\u3164\uffa0\ufff0-\ufffb"
@@ -342,7 +419,7 @@ def suspicions(text: str) -> tuple[Suspicion, ...]:
         found.append(Suspicion.ADDRESS)
     if not text.isascii() and _hides(text):
         found.append(Suspicion.INVISIBLE)
-    if any(FAMILIES.spans(folded)):
+    if _TURNS.search(folded):
         found.append(Suspicion.TAGS)
     if _VERDICT.search(folded):
         found.append(Suspicion.VERDICT)

@@ -29,18 +29,20 @@ class Chunker:
     """Cuts documents to pieces of at most `max_tokens` tokens, title line included; each keeps the title."""
 
     def __init__(self, max_tokens: int, count: CountTokens) -> None:
-        self._most, self._count = max_tokens, count
+        self._limit, self._most, self._count = max_tokens, max_tokens, count
         self._known: dict[str, int] = {}
         self._compared = 0
         self._checked = 0
         self._sums_hold = True
 
-    def cut(self, document: Document) -> list[Document]:
-        """A document that fits is returned as it is; else its pieces are `<id>#0`, `<id>#1`, ...
+    def cut(self, document: Document, *, spare: int = 0) -> list[Document]:
+        """A document that fits, `spare` tokens less than others, is returned as it is; else its pieces are `<id>#0`,
+        `<id>#1`, ...
 
         A piece ends after the last sentence in its second half, else between words, else anywhere. Only whitespace at
         the cuts is lost. Raises CorpusError when the title leaves no room for text.
         """
+        self._most = self._limit - spare
         title = f"{document.title}\n" if document.title else ""
         if self._fits(title, document.text):
             return [document]

@@ -310,10 +310,11 @@ def read_run_corpus(
     *,
     size: Callable[[], int],
     count: CountTokens,
+    spare: Callable[[Document], int] = lambda document: 0,
     progress: Progress,
 ) -> list[Document]:
     """The documents of a run; those for held-out tasks are marked. `count` counts tokens, at most `size` of which a
-    piece has; both are asked for where documents are read.
+    piece has, less what is to `spare` for the document; all are asked for where documents are read.
 
     `reader` is the domain's. Raises CorpusError.
     """
@@ -332,7 +333,8 @@ def read_run_corpus(
             # Files that turned out to give none.
             progress.say(f"{path}: {listed(skipped)}")
         # The tokenizer last: it takes seconds to load, and a broken file is told of at once.
-        return _cut(documents, Chunker(size(), count), progress)
+        chunker = Chunker(size(), count)
+        return _cut(documents, lambda document: chunker.cut(document, spare=spare(document)), progress)
 
     documents = cut(Path(settings.path), settings.sample)
     if settings.held_out_path is None:
@@ -344,14 +346,16 @@ def read_run_corpus(
     return documents + [document.model_copy(update={"source": HELD_OUT}) for document in held_out]
 
 
-def _cut(documents: Sequence[Document], chunker: Chunker, progress: Progress) -> list[Document]:
+def _cut(
+    documents: Sequence[Document], cut: Callable[[Document], list[Document]], progress: Progress
+) -> list[Document]:
     characters = sum(len(document.text) for document in documents)
     if characters < WORTH_A_LINE:
-        return [piece for document in documents for piece in chunker.cut(document)]
+        return [piece for document in documents for piece in cut(document)]
     progress.begin(f"cut {len(documents):,} documents, in kB", characters // 1000)
     pieces, done = [], 0
     for document in documents:
-        pieces += chunker.cut(document)
+        pieces += cut(document)
         done += len(document.text)
         progress.advance(done // 1000, f"{len(pieces):,} pieces")
     progress.end(f"{len(pieces):,} pieces")

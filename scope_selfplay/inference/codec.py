@@ -1,17 +1,21 @@
 """A Hugging Face tokenizer and its chat template as a `TextCodec`, and where a turn ends.
 
-The template is rendered around placeholders and split at them: what the template wrote may become special
-tokens, the text of a document or a task may not. Only the parts are encoded, so a conversation that grows never
+The template is rendered around placeholders and split at them: what the template wrote may become special tokens, no
+text of others may, nor any other token that a tokenizer adds to its vocabulary for a tag. What the prompt says itself
+outside of frames may name the tags of the protocol. Only the parts are encoded, so a conversation that grows never
 changes the ids that were sampled before.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import CheckpointError, InferenceError
 from scope_selfplay.base.sampling import Generate, Message
+from scope_selfplay.base.text import by_frame, in_need_of_frame
 
 _MARK = "\ue000{}\ue001"
 
@@ -24,6 +28,12 @@ class ChatCodec:
         self.end_ids = frozenset(
             {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None}
         )
+        # Words and runs of spaces say what they are.
+        names = {token: token.replace("_", "").replace(" ", "") for token in tokenizer.get_added_vocab()}
+        added = sorted(token for token, name in names.items() if len(name.strip()) > 1 and not name.isalnum())
+        self._added = _starts(added)
+        # What needs no frame holds none of the tags that do.
+        self._unframed = _starts([token for token in added if not in_need_of_frame(token)])
 
     @classmethod
     def load(cls, folder: Path, *, thinking: bool | None = None) -> "ChatCodec":
@@ -68,7 +78,7 @@ class ChatCodec:
         )
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, without special tokens."""
+        """Tokens of each text, none of which is a tag's."""
         if not texts:
             return []
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
@@ -80,20 +90,23 @@ class ChatCodec:
             # As `_encode` does for texts: what looks like a special token is text.
             backend.encode_special_tokens = True
             encoded = backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return list(map(len, encoded))
+        return [
+            self.count(text) if self._added.search(text) else len(ids)
+            for text, ids in zip(texts, encoded, strict=True)
+        ]
 
     def count(self, text: str) -> int:
-        return len(self._encode(text, special=False))
+        return len(self._of_text(text, self._added))
 
     def truncate(self, text: str, max_tokens: int) -> str:
         encoded = self.tokenizer(
             text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
         )
         offsets = encoded["offset_mapping"]
-        if len(offsets) <= max_tokens:
+        if len(offsets) <= max_tokens and self.count(text) <= max_tokens:
             return text
-        # A character may be several tokens, and a text that is cut may need more of them at its new end.
-        end = offsets[max_tokens][0]
+        # A character may be several tokens, and a text that is cut, or that holds tags, may need more of them.
+        end = offsets[min(max_tokens, len(offsets) - 1)][0]
         while end and self.count(text[:end]) > max_tokens:
             end -= 1
         return text[:end]
@@ -114,14 +127,30 @@ class ChatCodec:
         for i, message in enumerate(messages):
             before, _, rendered = rendered.partition(_MARK.format(i))
             ids += self._encode(before, special=True)
-            ids += self._encode(message.content, special=False)
+            for is_frame, part in by_frame(message.content):
+                ids += self._of_text(part, self._added if is_frame else self._unframed)
         return (*ids, *self._encode(rendered, special=True))
+
+    def _of_text(self, text: str, tokens: re.Pattern[str]) -> tuple[int, ...]:
+        """The ids of a text that is cut inside each of the tokens, so that none of them is made of it."""
+        cuts = [0, *(found.start() + 1 for found in tokens.finditer(text)), len(text)]
+        return tuple(
+            token for start, end in pairwise(cuts) for token in self._encode(text[start:end], special=False)
+        )
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         if not text:
             return ()
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
         return tuple(encoded["input_ids"])
+
+
+def _starts(tokens: Sequence[str]) -> re.Pattern[str]:
+    """Where any of them begins in a text, those inside another one too."""
+    if not tokens:
+        return re.compile(r"(?!)")
+    firsts = re.escape("".join({token[0] for token in tokens}))
+    return re.compile(f"(?=[{firsts}])(?={'|'.join(map(re.escape, tokens))})")
 
 
 class Stops(NamedTuple):

@@ -1,4 +1,4 @@
-"""Untrusted text for a prompt: cleaned, its tags made harmless, between marks that its writer cannot guess.
+"""Untrusted text for a judge's prompt, its tags made harmless, between marks that its writer cannot guess.
 
     <<<answer 4f1d2a9c0b7e>>>
     text of the Solver
@@ -7,6 +7,9 @@
 The mark is a keyed hash (HMAC) of the text itself: whoever wrote the text had no key, and the same text has
 the same mark in every prompt, so the K criteria of one answer share their beginning and calls repeat. The
 visible name says what is inside; `read_fences` finds it again (the embedded judge behind a server does).
+
+What a document says may end in a rubric, and so in the records: there only control tokens of the judge are written
+otherwise, which its server would make of the text.
 """
 
 import hashlib
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.text import FAMILIES, ControlTags, clean, is_blank, plain
+from scope_selfplay.base.text import FAMILIES, TAGS, ControlTags, clean, is_blank, plain
 from scope_selfplay.base.values import Rollout, Truncation, Turn
 from scope_selfplay.config.judge import EndpointConfig
 from scope_selfplay.dialects.families import ANSWER_TAGS, DIALECTS, split_thinking
@@ -32,6 +35,7 @@ MARK_DIGITS = 12
 LIMIT = 100_000
 """Characters of one slot (about 25,000 tokens): longer text is cut, for every candidate at the same place."""
 
+_CANDIDATE = "candidate"
 _OPEN = "<<<"
 _CLOSE = ">>>"
 
@@ -56,11 +60,11 @@ class Fencer:
         self._key = key
         self._limit = limit
         self._truncation = truncation
-        self._tags = tags
+        self._tokens, self._tags = tags, ControlTags(tags.tokens, ours=True)
 
-    def fence(self, name: str, text: str, *, limit: int | None = None) -> str:
+    def fence(self, name: str, text: str, *, limit: int | None = None, is_word_for_word: bool = False) -> str:
         """`text`, cleaned and cut, between marks that show `name`."""
-        return self._fence(name, text, clean(text, self._tags), limit)
+        return self._fence(name, text, clean(text, self._tokens if is_word_for_word else self._tags), limit)
 
     def label(self, text: str, taken: Sequence[str] = ()) -> str:
         """A pronounceable name for one candidate, from its text alone; another one where it is `taken`."""
@@ -79,7 +83,7 @@ class Fencer:
             cleaned = clean(text, self._tags)
             shown.append(self._fence(name, text, cleaned, left))
             left = max(0, left - len(cleaned))
-        return _between("candidate", label, "\n".join(reversed(shown)))
+        return _between(_CANDIDATE, label, "\n".join(reversed(shown)))
 
     def _fence(self, name: str, text: str, cleaned: str, limit: int | None) -> str:
         most = self._limit if limit is None else min(limit, self._limit)
@@ -128,7 +132,8 @@ def _read(prompt: str) -> tuple[str, tuple[Fenced, ...]]:
     for line in prompt.split("\n"):
         mark = _mark_of(line)
         name, own, lines, inner = opened[-1]
-        if mark is None:
+        # A text of others is in every fence but a candidate's, and there is nothing else than its own end.
+        if mark is None or (name not in ("", _CANDIDATE) and mark != ("end", own)):
             lines.append(line)
         elif mark[0] != "end":
             opened.append((*mark, [], []))
@@ -197,7 +202,7 @@ class Shown:
         """Equal for what is one and the same to a judge, so that nobody needs to be asked which is better: up to the
         limit, in its plain form, with white space run together.
         """
-        plainly = ((name, " ".join(plain(clean(text)[:LIMIT]).split())) for name, text in self.parts)
+        plainly = ((name, " ".join(plain(clean(text, TAGS)[:LIMIT]).split())) for name, text in self.parts)
         return "\x1f".join(map("\x1e".join, plainly))
 
 

@@ -160,7 +160,8 @@ class JudgePrompts:
         """Raises ValueError for a question that lacks what its prompt shows."""
         slots = self._slots(question)
         if not isinstance(question, GuardQuestion):
-            slots["task"] = self._fencer.fence("task", question.task.text)
+            is_source = isinstance(question, RubricQuestion)
+            slots["task"] = self._fencer.fence("task", question.task.text, is_word_for_word=is_source)
         prompt, output = self._pack.render(question.role, **slots), self._pack.output_of(question.role)
         match question:
             case RubricQuestion():
@@ -258,7 +259,7 @@ class JudgePrompts:
 
     def _document(self, document: Document, among: int) -> str:
         text = f"{document.title}\n{document.text}" if document.title else document.text
-        return self._fencer.fence("document", text, limit=self._budget // among)
+        return self._fencer.fence("document", text, limit=self._budget // among, is_word_for_word=True)
 
     def _rubric(self, rubric: Rubric | None) -> str | None:
         if rubric is None or not rubric.criteria:

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from scope_selfplay.base.errors import InferenceError, SearchError, ToolError
 from scope_selfplay.base.sampling import Generate, Message, PolicyModel, Sample, TextCodec, ids_of_turn
+from scope_selfplay.base.text import framed
 from scope_selfplay.base.values import (
     Finish,
     Key,
@@ -188,7 +189,7 @@ class Conversation:
         codec, most = self.policy_format.codec, self.policy_format.limits.max_tool_response
         text = shown_result(result, tool, call, codec, most)
         self._record(call=recorded(call, result, text))
-        return text
+        return framed(text)
 
     @property
     def calls_are_spent(self) -> bool:

@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
 from scope_selfplay.base.gates import DEFAULT_GATES, Gate
-from scope_selfplay.base.text import clean_for_policy, frame_of
+from scope_selfplay.base.text import frame_of, framed
 from scope_selfplay.base.values import CorpusReader, Value
 from scope_selfplay.prompts import file as template
 from scope_selfplay.prompts.file import Prompt
@@ -247,7 +247,11 @@ class Pack(Value):
             raise TypeError(
                 f"{role} prompt: foreign inputs {sorted(foreign)}, lacking inputs {sorted(lacking)}"
             )
-        return template.render(prompt.body, _cleaned(prompt.body, given) if role in POLICY_ROLES else given)
+        return template.render(prompt.body, _framed(prompt.body, given) if role in POLICY_ROLES else given)
+
+    def own_lines(self, role: PromptRole) -> Callable[[str], bool] | None:
+        """Whether a line in its plain form is one of the role's prompt; None where the pack has no such role."""
+        return next((frame_of(own.body) for own in self.prompts if own.role == role), None)
 
     def files(self) -> dict[str, str]:
         """The resolved pack as file name -> text; a folder of these loads on its own, with the same hash."""
@@ -255,10 +259,10 @@ class Pack(Value):
         return contents | {DOMAIN_FILE: f"name: {self.domain.name}\n{contents[DOMAIN_FILE]}"}
 
 
-def _cleaned(body: str, given: Mapping[str, PromptValue]) -> dict[str, PromptValue]:
+def _framed(body: str, given: Mapping[str, PromptValue]) -> dict[str, PromptValue]:
     own_lines = frame_of(body)
     return {
-        name: clean_for_policy(value, own_lines) if name in UNTRUSTED and isinstance(value, str) else value
+        name: framed(value, own_lines) if name in UNTRUSTED and isinstance(value, str) else value
         for name, value in given.items()
     }
 

@@ -1,8 +1,8 @@
 """What a role's prompt must use, may use, and must ask the model to write.
 
 The code owns these contracts and fills the inputs; a pack owns the words. In a judge's prompts untrusted values
-(documents, tasks, answers, trajectories) arrive already fenced by the caller; a policy's prompts have no fences, and
-`Pack.render` cleans what is `UNTRUSTED` in them. prompts/README.md shows the same table; a test compares.
+(documents, tasks, answers, trajectories) arrive already fenced by the caller; in a policy's `Pack.render` frames what
+is `UNTRUSTED` where it could be taken for the prompt. prompts/README.md shows the same table; a test compares.
 """
 
 from collections.abc import Iterable
@@ -257,7 +257,7 @@ INPUTS = {
 """Every input and what the caller puts there."""
 
 UNTRUSTED = frozenset({"document_title", "document_text", "question"})
-"""Inputs of a policy's prompts that somebody else wrote: they cannot repeat the prompt's headings, labels or tags."""
+"""Inputs of a policy's prompts that somebody else wrote: only in a frame they repeat its headings, labels or tags."""
 
 _TEXTS = ("tools", "budget", "task_type", "rubric", "criterion", "reference", "first_label", "second_label")
 ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "results": False, "native_thinking": False}

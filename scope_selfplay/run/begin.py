@@ -16,7 +16,7 @@ import yaml
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, StorageError
 from scope_selfplay.base.sampling import Message, TextCodec
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.text import clean_for_policy
+from scope_selfplay.base.text import frame_tokens, shown
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
@@ -168,8 +168,12 @@ def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = Non
         pack.domain.corpus_reader,
         config.seed,
         size=lambda: chunk_size(config, pack, task_types_of(config, pack), codec()),
-        # As in a prompt: cleaned, and what looks like a special token is text.
-        count=lambda texts: list(codec().counts([clean_for_policy(text) for text in texts])),
+        # As in a prompt, where what looks like a special token is text.
+        count=lambda texts: list(codec().counts([shown(text) for text in texts])),
+        spare=lambda document: sum(
+            frame_tokens(codec().count, text, pack.own_lines(PromptRole.CHALLENGER))
+            for text in (document.title, document.text)
+        ),
         progress=progress or Progress(),
     )
 

@@ -19,7 +19,7 @@ from retrieval.client import HttpSearcher, RefusedError, RemoteSearcher, Retriev
 from retrieval.folder import Passages
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.base.sampling import TextCodec
-from scope_selfplay.base.text import clean_for_policy, clean_line, numbers_a_result
+from scope_selfplay.base.text import frame_tokens, framed, numbers_a_result, shown
 from scope_selfplay.base.values import Document, Passage, Truncation, Value
 from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.net.client import Client, RetryPolicy
@@ -71,32 +71,37 @@ def show_passages(
     At the end, the lowest-ranked passage is cut first: documents are added in rank order until the budget is used up.
     In the middle, every passage has an equal share of what those before it have left over, and loses its own middle.
     """
-    passages = [_harmless(passage) for passage in passages]
+    passages = [_on_one_line(passage) for passage in passages]
     if truncation is Truncation.MIDDLE:
         passages = _without_middles(passages, codec, max_tokens)
-    shown: list[Passage] = []
+    found: list[Passage] = []
     blocks: list[str] = []
     left = max_tokens
     for rank, passage in enumerate(passages, start=1):
-        block = f"[{rank}] {passage.title}: {passage.text}\n"
-        cut = codec.truncate(block, left)
-        heading = block[: len(block) - len(passage.text) - 1]
+        heading, text = f"[{rank}] {passage.title}: ", shown(passage.text)
+        cut = codec.truncate(f"{heading}{text}\n", left - _frame_tokens(passage, codec))
         if len(cut) <= len(heading):
             break
-        blocks.append(cut.rstrip("\n"))
-        shown.append(passage.model_copy(update={"text": cut[len(heading) :].rstrip("\n")}))
-        left -= codec.count(cut)
-        if len(cut) < len(block):
+        block = f"[{rank}] {framed(cut.rstrip(chr(10))[len(f'[{rank}] ') :], numbers_a_result)}"
+        blocks.append(block)
+        is_whole = len(cut) > len(heading) + len(text)
+        found.append(
+            passage if is_whole else passage.model_copy(update={"text": cut[len(heading) :].rstrip("\n")})
+        )
+        left -= codec.count(f"{block}\n")
+        if not is_whole:
             break
-    return "\n".join(blocks) if blocks else "Nothing was found.", shown
+    return "\n".join(blocks) if blocks else "Nothing was found.", found
 
 
-def _harmless(passage: Passage) -> Passage:
-    """The passage as it may stand in a policy's prompt: neither its title nor its text can begin another result."""
-    title, text = clean_line(passage.title[:_LONGEST_TITLE]), clean_for_policy(passage.text, numbers_a_result)
-    if title == passage.title and text == passage.text:
-        return passage
-    return passage.model_copy(update={"title": title, "text": text})
+def _on_one_line(passage: Passage) -> Passage:
+    title = " ".join(shown(passage.title[:_LONGEST_TITLE]).split())
+    return passage if title == passage.title else passage.model_copy(update={"title": title})
+
+
+def _frame_tokens(passage: Passage, codec: TextCodec) -> int:
+    """What the frame of a passage takes that could pass for another result, or for the prompt."""
+    return frame_tokens(codec.count, f"{passage.title}: {passage.text}", numbers_a_result)
 
 
 def _without_middles(passages: Sequence[Passage], codec: TextCodec, max_tokens: int) -> list[Passage]:
@@ -104,6 +109,7 @@ def _without_middles(passages: Sequence[Passage], codec: TextCodec, max_tokens: 
     for place, passage in enumerate(passages):
         share = max_tokens // (len(passages) - place)
         heading = f"[{len(kept) + 1}] {passage.title}: "
+        share -= _frame_tokens(passage, codec)
         text = cut_middle(passage.text, codec, share - codec.count(f"{heading}\n"))
         if text:
             kept.append(passage.model_copy(update={"text": text}))

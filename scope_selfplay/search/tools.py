@@ -17,7 +17,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from scope_selfplay.base.sampling import TextCodec
-from scope_selfplay.base.text import clean_for_policy, clean_line
+from scope_selfplay.base.text import clean_line, frame_tokens, shown
 from scope_selfplay.base.values import Passage, ToolCall, ToolFault, Truncation, Turn
 from scope_selfplay.config.base import OpenConfig
 from scope_selfplay.dialects.families import Call, Dialect, ToolForm
@@ -352,13 +352,14 @@ def document_named(tool: ToolSpec, call: Call, turns: Sequence[Turn]) -> Mapping
 
 
 def shown_result(result: ToolResult, tool: ToolSpec | None, call: Call, codec: TextCodec, most: int) -> str:
-    """The text of a result, cleaned, in the tool's tokens, or its page; `most` is for what no tool said."""
+    """The text of a result in the tool's tokens, its frame included, or its page; `most` is for what no tool said."""
     if result.is_shown:
         return result.text
-    text = clean_for_policy(result.text)
+    text = shown(result.text)
+    room = frame_tokens(codec.count, text)
     if tool is None or result.fault is not None:
-        return codec.truncate(text, most)
-    tokens = tool.budget.tokens
+        return codec.truncate(text, most - room)
+    tokens = tool.budget.tokens - room
     if tool.pages and tool.truncation is Truncation.END:
         return _page(text, int((call.arguments or {}).get("page", 1)), codec, tokens)
     if tool.truncation is Truncation.MIDDLE:

@@ -53,11 +53,17 @@ _PAYLOADS = (
 _LONG = ("\ufdfa", "\U0002a6d6", "a\u0301", "\u200b", "(", "```", "\n# ", "\U0001f468\u200d", "<score>", "0 ")
 """What is long, rare, invisible or nested: as tokens, many times its characters."""
 _CONTROL = re.compile(
-    r"<\s*/?\s*(?:score|answer|think|task|search|tool_call|rubric|response|first|second|information)\b|<\s*/?\s*\||<<<|>>>"
+    r"<\s*/?\s*\||<<<\w+ \w+>>>"
     r"|<(?:jupyter_output|file_sep|repo_name|gh_stars|turn\||channel\||tool_call\||start_of_turn|unused\d+|eop_token"
     r"|bos_token|eos_token|pad|mask_token|seed:\w+|/seed:\w+|extra_id_\d+|special_\d+|mask:\d|unk|/?s|eos)>"
     r"|\[cut here:"
     r"|\[/?(?:inst|think|system_prompt|tool_content|args)\]|\]~!?b[\[\]]|\[e~\[|\[\|(?:system|user|assistant|endofturn)\|",
+    re.IGNORECASE,
+)
+
+
+_OURS = re.compile(
+    r"<\s*/?\s*(?:score|answer|think|task|search|tool_call|rubric|response|first|second|information)\b|<<<|>>>",
     re.IGNORECASE,
 )
 
@@ -67,9 +73,11 @@ def as_read(text: str) -> str:
     return "".join(each for each in unicodedata.normalize("NFKC", text) if each not in HIDDEN)
 
 
-def control_tag_in(text: str) -> str | None:
-    """A tag that no model may be shown in somebody's text, in its plain form; written apart from what cleans."""
-    found = _CONTROL.search(text)
+def control_tag_in(text: str, *, ours: bool = True) -> str | None:
+    """A tag that no model may be shown in somebody's text, in its plain form; written apart from what cleans. Without
+    `ours` only what a tokenizer takes for control, and the marks of our fences.
+    """
+    found = _CONTROL.search(text) or (_OURS.search(text) if ours else None)
     return found[0] if found else None
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import CheckpointError
 from scope_selfplay.base.sampling import Generate, Message, Sample
+from scope_selfplay.base.text import framed
 from scope_selfplay.base.values import Document, Finish, Key, Passage, Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.config.base import OpenConfig
@@ -25,6 +27,7 @@ from scope_selfplay.dialects.families import Dialect, dialect
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
+from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.search.tools import (
     SEARCH,
     OpenTools,
@@ -216,6 +219,28 @@ def test_native_calls_and_results_are_the_chat_templates_own() -> None:
     last = rows_of(codec, dialect("qwen3"), ends=True).rows[-1]
     assert codec.tokenizer.decode(last.prompt_ids) == native
     assert last.prompt_ids == ids_of(codec, native)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "olmo3"])
+def test_no_text_of_others_becomes_a_token_for_a_tag_or_is_changed(name: str) -> None:
+    codec, family = ChatCodec(tokenizer_of(name)), dialect(name)
+    added = codec.tokenizer.get_added_vocab()
+    text = f"List<User> <s> [PREFIX]\n>>> print\n<<<<<<< HEAD\n{' '.join(added)} {''.join(added)}<<think>>"
+    found = [Passage(id="p", title="vector<Score>", text=text)]
+    put, recorded = show_passages(found, codec, 4_000)
+    response = family.tool_response(put)
+    said = f"Write {family.search_syntax}.\n{framed(text)}\n{response}"
+    ids = codec.encode_prompt([Message("user", said)])
+    own = codec.encode_prompt(
+        [Message("user", f"Write {family.search_syntax}.\n{family.tool_response('x')}")]
+    )
+    tags = Counter(each for each in ids if each in added.values())
+    assert tags == Counter(each for each in own if each in added.values())
+    assert recorded == found and codec.tokenizer.decode(ids).count(text) == 2
+    assert codec.counts([text, "x"]) == [codec.count(text), 1] and codec.count(put) <= 4_000
+    for room in range(40, 120, 7):
+        cut, _ = show_passages(found, codec, room)
+        assert codec.count(cut) <= room
 
 
 def with_template(name: str, old: str, new: str) -> ChatCodec:

@@ -13,6 +13,7 @@ import pytest
 
 from scope_selfplay.base.errors import ToolError
 from scope_selfplay.base.sampling import ScriptedModel
+from scope_selfplay.base.text import FRAMED, framed
 from scope_selfplay.base.values import Passage, Rollout, RolloutFault, RolloutStatus, ToolFault, Truncation
 from scope_selfplay.designs.answers import format_score
 from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
@@ -219,10 +220,11 @@ async def test_hostile_results_stay_between_their_tags_within_their_budget(famil
         rollout = await looked(family, line, result)
         assert rollout.status is RolloutStatus.FINISHED and rollout.answer == "own"
         first, second = rollout.turns
-        assert first.call is not None and CODEC.count(first.call.result) <= LOOK.budget.tokens
+        assert first.call is not None and CODEC.count(framed(first.call.result)) <= LOOK.budget.tokens
         if not family.drops_earlier_thinking:
             added = CODEC.decode(second.prompt_ids[len(first.prompt_ids) :])
-            assert all(added.count(tag) == 1 for tag in family.result_tags or ())
+            outside = FRAMED.sub("", added)
+            assert all(outside.count(tag) == 1 for tag in family.result_tags or ())
         assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
         for row in rows_from(rollout, per_turn=family.drops_earlier_thinking).rows:
             assert sum(row.mask) <= sum(len(turn.ids) for turn in rollout.turns)
