@@ -10,7 +10,7 @@ from setuptools import find_namespace_packages, setup
 PACKS = sorted(path.parent.name for path in Path("prompts").glob("*/domain.yaml"))
 HOME = "scope_selfplay.prompt_packs"
 KUSTOMIZE = "scope_selfplay.kustomize"
-FOLDERS = [Path("k8s", name) for name in ("components", "images", "shared")]
+FOLDERS = [Path("k8s", name) for name in ("components", "images", "presets", "shared")]
 PLACES = [*FOLDERS, *FOLDERS[0].iterdir()]
 DATA = [".".join((KUSTOMIZE, *path.parts[1:])) for path in PLACES if path.name.isidentifier()]
 """Folders that setuptools takes for packages, since their names could be."""
@@ -38,7 +38,13 @@ setup(
         **{f"{HOME}.{pack}": f"prompts/{pack}" for pack in PACKS},
     },
     package_data={
-        KUSTOMIZE: ["components/**/*.yaml", "components/*/*.json", "shared/*.yaml", "images/*"],
+        KUSTOMIZE: [
+            "components/**/*.yaml",
+            "components/*/*.json",
+            "shared/*.yaml",
+            "presets/*.yaml",
+            "images/*",
+        ],
         "scope_selfplay.report": ["templates/*", "static/*"],
         "scope_selfplay": ["py.typed", "embedded/run.yaml", "embedded/policy/*", "schemas/*.json"],
         "retrieval": ["py.typed"],

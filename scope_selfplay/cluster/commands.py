@@ -1,6 +1,7 @@
 """`scope k8s render|show|check|fetch|doctor`; everything here can be done with kubectl alone."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ def k8s() -> None:
 
 
 @k8s.command()
-@click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("config", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--preset", help="One of the papers' runs that ship, instead of CONFIG.")
 @click.option(
     "--to", "top", type=click.Path(file_okay=False, path_type=Path), default=Path(), show_default=True
 )
@@ -45,45 +47,57 @@ def k8s() -> None:
     "--component",
     "components",
     multiple=True,
-    help="Folder below k8s/components; may be given again. The folder keeps those that it has when left out.",
+    help="A component of the base; may be given again. The folder keeps those that it has when left out.",
 )
-@click.option("--force", is_flag=True, help="Replace files that were changed by hand.")
-def render(config: Path, top: Path, components: tuple[str, ...], force: bool) -> None:
-    """Write TO/k8s/runs/NAME from a run's CONFIG, and what it needs below TO where that is missing.
+@click.option(
+    "--vendor", is_flag=True, help="Copy base and prompts below TO: the folder needs no package then."
+)
+@click.option("--update", is_flag=True, help="Show what changes, and keep files that were edited by hand.")
+@click.option("--force", is_flag=True, help="Replace files that were edited by hand.")
+def render(
+    config: Path | None,
+    preset: str | None,
+    top: Path,
+    components: tuple[str, ...],
+    vendor: bool,
+    update: bool,
+    force: bool,
+) -> None:
+    """Write TO/k8s/runs/NAME from a run's CONFIG.
 
-    A CONFIG that lies in a run's folder as setup/run.yaml is rendered there.
+    A CONFIG that lies in a run's folder as run.yaml is rendered there.
     """
-    from scope_selfplay.cluster.folder import (
-        RunFolderLayout,
-        components_of,
-        copy_shared_parts,
-        link_config,
-        packs_needed,
-        run_folder,
-        shipped_kustomize,
-        write_folder,
-    )
+    from scope_selfplay.cluster.folder import render_folder, shipped_kustomize
     from scope_selfplay.config.load import load_config
 
+    base = shipped_kustomize()
+    presets = {file.stem: file for file in sorted((base / "presets").glob("*.yaml"))}
+    if (config is None) == (preset is None) or (preset and preset not in presets):
+        raise ConfigError(f"render: expected CONFIG or --preset, which is one of {', '.join(presets)}")
+    config = config or presets[str(preset)]
+    config = config.parent / config.readlink() if config.is_symlink() else config
     run = load_config(config)
-    known = sorted(path.name for path in (shipped_kustomize() / "components").iterdir())
+    known = sorted(path.name for path in (base / "components").iterdir())
     for name in components:
         if name not in known:
             raise ConfigError(f"--component {name}: there are {', '.join(known)}")
-    packs = packs_needed(run)
-    in_place = config.parent.name == "setup" and config.name == "run.yaml"
-    if not in_place:
-        copy_shared_parts(top, packs)
-    folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
-    layout = RunFolderLayout(packs=packs, components=components or components_of(folder))
-    files = run_folder(run, config.read_text(encoding="utf-8"), layout)
-    written = write_folder(folder, files, force=force)
-    link_config(folder)
-    for path in written:
-        click.echo(path)
+    if config.parent.name == "setup" and config.name == "run.yaml":
+        # As it was typed, where that is long enough.
+        is_long = len(config.parents) > 4
+        top = config.parents[4] if is_long else Path(os.path.relpath(config.resolve().parents[4]))
+        place = config.resolve().parents[1].relative_to(top.resolve())
+    else:
+        place = Path("k8s", "runs", run.name)
+    text, how = config.read_text(encoding="utf-8"), {"force": force, "update": update}
+    layout, wrote = render_folder(top, place, run, text, components, vendor=vendor, **how)
+    for each in wrote:
+        for line in [each.difference.rstrip()] if update and each.difference else each.changed:
+            click.echo(line)
+        for path in each.kept:
+            click.echo(f"kept: {path}, which was edited by hand", err=True)
     if layout.components:
         click.echo(f"components: {', '.join(layout.components)}", err=True)
-    _print_next_steps(run, folder)
+    _print_next_steps(run, top / place)
 
 
 def _print_next_steps(run: "RunConfig", folder: Path) -> None:

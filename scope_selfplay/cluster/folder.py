@@ -8,17 +8,22 @@ kustomization.yaml            the whole run
 iteration-NN/                 the controller for this iteration alone
 prepare/, prepare/warm-start/ what the run needs on the volume before it starts: see `prepare`
 evaluate/                     checkpoints on benchmarks, where cluster.evaluate names some
+
+They stand on a base, which is this package's own (`shipped_kustomize`) or, vendored, a copy beside the runs.
 """
 
+import difflib
+import hashlib
+import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from scope_selfplay import __version__
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cluster.pods import (
     CLAIM,
@@ -40,16 +45,17 @@ from scope_selfplay.cluster.pods import (
 from scope_selfplay.cluster.prepare import evaluation_job, prepare_jobs
 from scope_selfplay.config.cluster import ClusterConfig, PodConfig
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.prompts.folder import load_pack, pack_chain, pack_path, shipped_prompts
+from scope_selfplay.prompts.folder import extended_folder, load_pack, pack_chain, pack_path
 from scope_selfplay.run.begin import JUDGE_PACK, with_judge_prompts
 
 SHARED = "shared"
-_TOP = "../../.."
-"""The folder that holds k8s/ and prompts/, seen from a run's folder."""
-_WHOLE = ("namespace", "quota", "node-dns", "external-servers", "tool-servers", "tracking", "monitoring")
+RENDERED = "k8s/rendered.sha256"
+"""Below TOP: which release wrote the files, and their hashes. What has another one by now was edited by a person."""
+_WHOLE = (
+    *("namespace", "quota", "node-dns", "external-servers", "tool-servers", "tracking", "monitoring"),
+    "ranks",
+)
 """Components that are no run's own: what they bring, the namespace has once."""
-_PARTS = {"single-node": "single-node", "multi-node": "ranks"}
-"""Components that change a run, and what of them belongs to all runs."""
 _NOTES = {
     SHARED: "Apply this first, once for all runs of a namespace. Deleting it deletes the claim: the data of all runs.",
     "setup": "What the run and each of its iterations share: config, prompt packs, the controller.",
@@ -64,10 +70,12 @@ _NOTES = {
 class RunFolderLayout:
     """Which packs and components a run's folder refers to."""
 
-    packs: Sequence[str] = ()
-    """Prompt packs below prompts/: the run's own and all that they extend."""
+    base: str
+    """The folder that holds shared/ and components/, seen from the run's."""
+    packs: Mapping[str, str]
+    """Prompt packs and their folders, seen from the run's: its own and all that they extend."""
     components: Sequence[str] = ()
-    """Components below k8s/components/; one with a slash in it is a path from setup/ and stays as it is."""
+    """Components of the base; one with a slash in it is a path from setup/ and stays as it is."""
 
     @property
     def namespace(self) -> str | None:
@@ -76,15 +84,14 @@ class RunFolderLayout:
 
     def paths(self, names: Sequence[str], *, up: int) -> list[str]:
         """Paths of components, from a folder `up` levels below the run's."""
-        top = f"{'../' * up}{_TOP}/k8s/components"
-        return [name if "/" in name else f"{top}/{name}" for name in names]
+        return [name if "/" in name else f"{'../' * up}{self.base}/components/{name}" for name in names]
 
 
 def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
     files = {
         "setup/run.yaml": run_yaml,
-        "setup/controller.yaml": yaml_text(controller_job(config, layout.packs)),
+        "setup/controller.yaml": yaml_text(controller_job(config, [*layout.packs])),
         "setup/kustomization.yaml": _kustomization("setup", _setup(config, layout)),
         "kustomization.yaml": _kustomization("", {"components": ["setup"]}),
         f"{SHARED}/kustomization.yaml": _kustomization(SHARED, _shared(config.cluster, layout)),
@@ -123,7 +130,7 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     labels = {"app.kubernetes.io/name": "scope-selfplay", RUN: config.name}
     return {
         "namespace": layout.namespace,
-        "resources": ["controller.yaml", *(f"../{_TOP}/prompts/{pack}" for pack in layout.packs)],
+        "resources": ["controller.yaml", *(f"../{folder}" for folder in layout.packs.values())],
         "configMapGenerator": [
             {
                 "name": f"{config.name}-config",
@@ -162,11 +169,13 @@ def _renamed(kind: str, name: str, new: str, *added: tuple[str, Any]) -> Body:
 def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
     """What all runs have; the claim is what the first run that is applied says of it, or exists already."""
     names = [name for name in layout.components if name in _WHOLE]
-    names += [_PARTS[name] for name in layout.components if name in _PARTS]
+    names += ["single-node"] if "single-node" in layout.components else []
+    trained = (cluster.train_challenger, cluster.train_solver)
+    names += ["ranks"] if "ranks" not in names and any(stage.nodes > 1 for stage in trained) else []
     claim: Body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
     own = claim | ({"spec": cluster.claim} if cluster.volume_claim == CLAIM else {"$patch": "delete"})
     return {
-        "resources": [f"../{_TOP}/k8s/shared"],
+        "resources": [f"../{layout.base}/shared"],
         "components": layout.paths(names, up=1),
         "patches": [{"patch": yaml_text(own)}] if cluster.claim or "spec" not in own else [],
     }
@@ -230,26 +239,41 @@ def shipped_kustomize() -> Path:
     return checkout if (checkout / "shared").is_dir() else package / "kustomize"
 
 
-def packs_needed(config: RunConfig) -> list[str]:
-    """The run's pack and all that it extends; a model judge's too, where the run's own pack lacks its prompts."""
+def packs_needed(config: RunConfig) -> dict[str, Path]:
+    """The run's pack and all that it extends, with their folders; a model judge's too, where the run's own pack lacks
+    its prompts. Raises PromptError."""
     own = pack_path(config.domain)
-    names = pack_chain(own)
-    pack = load_pack(own)
+    pack, roots = load_pack(own), [own]
     if with_judge_prompts(pack, config.judge) != pack:
-        names += pack_chain(pack_path(JUDGE_PACK))
-    return sorted(set(names))
+        roots.append(pack_path(JUDGE_PACK))
+    found = {name: extended_folder(root.parent, name) or root for root in roots for name in pack_chain(root)}
+    return dict(sorted(found.items()))
 
 
-def copy_shared_parts(top: Path, packs: list[str]) -> None:
-    """Put the shared parts and the packs below `top`, where they are not there already."""
-    for part in ("components", "shared"):
-        if not (top / "k8s" / part).is_dir():
-            shutil.copytree(shipped_kustomize() / part, top / "k8s" / part)
-    for pack in packs:
-        if not (top / "prompts" / pack).is_dir():
-            shutil.copytree(
-                shipped_prompts() / pack, top / "prompts" / pack, ignore=shutil.ignore_patterns("__*")
-            )
+def layout_of(folder: Path, config: RunConfig, components: Sequence[str]) -> RunFolderLayout:
+    """What the run's folder TOP/k8s/runs/NAME refers to: what is vendored below TOP, else what ships."""
+    top = folder.resolve().parents[2]
+    base = top / "k8s" if (top / "k8s" / SHARED).is_dir() else shipped_kustomize()
+    places = {"": base}
+    for name, pack in packs_needed(config).items():
+        own = top / "prompts" / name
+        places[name] = own if own.is_dir() else pack.resolve()
+    # kustomize takes no absolute paths.
+    paths = {name: os.path.relpath(place, folder.resolve()) for name, place in places.items()}
+    return RunFolderLayout(paths.pop(""), paths, components)
+
+
+def vendored_files(config: RunConfig) -> dict[str, str]:
+    """The base and the run's prompt packs, as they lie below TOP."""
+    base = shipped_kustomize()
+    places = [(f"k8s/{part}", base / part) for part in ("components", SHARED)]
+    places += [(f"prompts/{name}", place) for name, place in packs_needed(config).items()]
+    return {
+        f"{where}/{file.relative_to(place)}": file.read_text(encoding="utf-8")
+        for where, place in places
+        for file in sorted(place.rglob("*"))
+        if file.is_file() and file.suffix in (".yaml", ".json", ".md")
+    }
 
 
 def components_of(folder: Path) -> list[str]:
@@ -258,7 +282,7 @@ def components_of(folder: Path) -> list[str]:
     Raises ConfigError for a kustomization that is not YAML.
     """
     own, shared = (_components_in(folder / part / "kustomization.yaml") for part in ("setup", SHARED))
-    return [*own, *(name for name in shared if name not in own and name not in _PARTS.values())]
+    return [*own, *(name for name in shared if name not in (*own, "ranks"))]
 
 
 def _components_in(file: Path) -> list[str]:
@@ -267,8 +291,8 @@ def _components_in(file: Path) -> list[str]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
     listed = setup.get("components") if isinstance(setup, dict) else None
-    shipped = r"\A(\.\./)+k8s/components/([^/]+)/?\Z"
-    return [re.sub(shipped, r"\2", str(path)) for path in listed or []]
+    shipped = r"\A\.\./.*/components/([^/]+)/?\Z"
+    return [re.sub(shipped, r"\1", str(path)) for path in listed or []]
 
 
 def link_config(folder: Path) -> None:
@@ -278,26 +302,91 @@ def link_config(folder: Path) -> None:
         link.symlink_to(Path("setup") / "run.yaml")
 
 
-def write_folder(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
-    """Write `files` below `folder`; returns those that are new or changed. Raises ConfigError before overwriting."""
-    changed = {name: text for name, text in files.items() if _read(folder / name) != text}
-    lost = [name for name in changed if (folder / name).exists()]
-    if lost and not force:
+def render_folder(
+    top: Path,
+    place: Path,
+    config: RunConfig,
+    run_yaml: str,
+    components: Sequence[str],
+    *,
+    vendor: bool,
+    force: bool,
+    update: bool,
+) -> tuple[RunFolderLayout, "list[Written]"]:
+    """Write the run's folder TOP/PLACE, and the base below TOP where it is to be vendored, or was and is updated."""
+    folder, is_vendored = top / place, vendor or (update and (top / "k8s" / SHARED).is_dir())
+    is_ours = (top / "k8s").resolve() == shipped_kustomize().resolve()
+    vendored = vendored_files(config) if is_vendored and not is_ours else {}
+    wrote = [write_folder(top, vendored, force=force, update=update)]
+    layout = layout_of(folder, config, components or components_of(folder))
+    files = {f"{place}/{name}": text for name, text in run_folder(config, run_yaml, layout).items()}
+    wrote.append(write_folder(top, files, force=force, update=update))
+    link_config(folder)
+    return layout, wrote
+
+
+class Written(NamedTuple):
+    """What writing a folder changed."""
+
+    changed: list[Path]
+    kept: list[Path]
+    """Files that a person edited: they stay, and what they would be is in the difference."""
+    difference: str
+    """As `diff -u` has it, of files that were there before."""
+
+
+def write_folder(folder: Path, files: Mapping[str, str], *, force: bool, update: bool = False) -> Written:
+    """Write `files` below `folder`, but not over those that a person edited: they are kept (`update`), replaced
+    (`force`), or else nothing is written and a ConfigError says which."""
+    before = {name: _read(folder / name) for name in files}
+    changed = {name: text for name, text in files.items() if before[name] != text}
+    hashes = _hashes(folder)
+    edited = [
+        name for name in changed if (old := before[name]) is not None and hashes.get(name) != _hash(old)
+    ]
+    if edited and not (force or update):
         raise ConfigError(
-            f"{folder}: {', '.join(lost)} differ from what this config gives; keep them, or replace them with --force"
+            f"{folder}: {', '.join(edited)} differ from what this config gives; keep them (--update), or replace them "
+            "(--force)"
         )
-    for name, text in changed.items():
+    kept = edited if update and not force else []
+    for name in (each for each in changed if each not in kept):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in changed]
+        (folder / name).write_text(files[name], encoding="utf-8")
+    # Of a file that is kept the hash says that it was edited, as before.
+    hashes |= {name: _hash(text) for name, text in files.items() if name not in kept}
+    lines = [f"{value}  {name}\n" for name, value in sorted(hashes.items()) if (folder / name).is_file()]
+    (folder / RENDERED).parent.mkdir(parents=True, exist_ok=True)
+    (folder / RENDERED).write_text("".join([f"# scope-selfplay {__version__}\n", *lines]), encoding="utf-8")
+    difference = "".join(
+        line
+        for name, text in changed.items()
+        for line in difflib.unified_diff(
+            (before[name] or "").splitlines(keepends=True), text.splitlines(keepends=True), name, name
+        )
+    )
+    return Written(
+        [folder / name for name in changed if name not in kept], [folder / name for name in kept], difference
+    )
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    lines = (_read(folder / RENDERED) or "").splitlines()
+    pairs = (line.split("  ", 1) for line in lines if not line.startswith("#"))
+    return {name: value for value, name in pairs}
 
 
 def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def yaml_text(body: Any) -> str:
-    return yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=110)
+    """Maps and lists that hold nothing but scalars take one line each."""
+    return yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=110, default_flow_style=None)
 
 
 class _Dumper(yaml.SafeDumper):

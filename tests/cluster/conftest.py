@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from scope_selfplay.cluster.check_cluster import is_older
+from scope_selfplay.cluster.folder import components_of, layout_of, run_folder, write_folder
 from scope_selfplay.cluster.kubectl import Kubectl
+from scope_selfplay.config.load import load_config
 from tests.cluster.image import Image, image_for_pods
 from tests.commands import ran
 from tests.unit.k8s.conftest import TINY
@@ -68,13 +70,13 @@ def kubectl(
 
 def fit_to_server(run: Path) -> None:
     """Adds the component `older-kubernetes` to a run's folder where this server needs it."""
-    file, component = run / "setup" / "kustomization.yaml", "../../../components/older-kubernetes"
-    body = yaml.safe_load(file.read_text())
-    listed = body.setdefault("components", [])
-    has_it = any(each.endswith("/older-kubernetes") for each in listed)
-    if is_older(Kubectl().version(), "1.26") and not has_it:
-        listed.append(component)
-        file.write_text(yaml.safe_dump(body))
+    known, file = components_of(run), run / "setup" / "run.yaml"
+    if is_older(Kubectl().version(), "1.26") and "older-kubernetes" not in known:
+        config = load_config(file)
+        layout = layout_of(run, config, [*known, "older-kubernetes"])
+        files = run_folder(config, file.read_text(), layout)
+        top = run.parents[2]
+        write_folder(top, {str(run.relative_to(top) / name): files[name] for name in files}, force=True)
 
 
 @pytest.fixture(scope="module")

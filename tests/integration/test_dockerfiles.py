@@ -82,7 +82,7 @@ def test_all_that_lies_in_the_package_and_at_the_top_of_the_checkout_is_in_the_w
         ),
         "retrieval": ("*.py",),
         "prompts": ("*/*.md", "*/*.yaml"),
-        "k8s": ("components/**/*.yaml", "shared/*.yaml", "images/*"),
+        "k8s": ("components/**/*.yaml", "shared/*.yaml", "images/*", "presets/*"),
     }
     targets = {"prompts": "scope_selfplay/prompt_packs", "k8s": "scope_selfplay/kustomize"}
     expected: set[str] = set()
@@ -94,7 +94,7 @@ def test_all_that_lies_in_the_package_and_at_the_top_of_the_checkout_is_in_the_w
         "retrieval/server.py",
         "scope_selfplay/embedded/policy/model.safetensors",
         "scope_selfplay/prompt_packs/wikipedia/domain.yaml",
-        "scope_selfplay/kustomize/shared/role.yaml",
+        "scope_selfplay/kustomize/shared/rights.yaml",
     } <= expected
     assert expected - set(zipfile.ZipFile(wheel).namelist()) == set()
 
@@ -105,10 +105,14 @@ def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_
     desk.mkdir()
     shutil.copy(REPOSITORY / "k8s" / "runs" / "tiny" / "setup" / "run.yaml", desk / "my-run.yaml")
     environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "scope_selfplay.cli", "k8s", "render", "my-run.yaml"]
+    command = [sys.executable, "-m", "scope_selfplay.cli", "k8s", "render", "my-run.yaml", "--vendor"]
     done = ran(command, cwd=desk, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    for file in ("k8s/runs/tiny/kustomization.yaml", "k8s/shared/role.yaml", "prompts/embedded/domain.yaml"):
+    for file in (
+        "k8s/runs/tiny/kustomization.yaml",
+        "k8s/shared/rights.yaml",
+        "prompts/embedded/domain.yaml",
+    ):
         assert (desk / file).is_file(), file
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.policy.manifests FOLDER
 
-Every run folder, the prepare Jobs, and all that the controller creates; in a namespace and with images by digest,
-as docs/operate/kubernetes.md has it for production.
+Every run folder, those of the presets, the prepare Jobs, and all that the controller creates; in a namespace and with
+images by digest, as docs/operate/kubernetes.md has it for production.
 """
 
 import sys
@@ -15,8 +15,8 @@ import yaml
 from scope_selfplay.cluster.check import applied_objects, config_of, packs_of
 from scope_selfplay.cluster.kubectl import kustomize
 from scope_selfplay.cluster.objects import planned_objects, pods_of
+from tests.unit.k8s.conftest import PRESETS, RUNS, with_components
 
-REPOSITORY = Path(__file__).parents[2]
 DIGEST = "registry.example/scope-selfplay@sha256:" + "0" * 64
 
 
@@ -34,7 +34,8 @@ def production(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     whole = {}
-    for folder in sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml")):
+    scratch = target.with_name("rendered")
+    for folder in (*RUNS, *(with_components(scratch / each.stem, each) for each in PRESETS)):
         objects = applied_objects(folder)
         config = config_of(objects, folder)
         prepared = kustomize(folder / "prepare") if (folder / "prepare").is_dir() else []

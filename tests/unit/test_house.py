@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_255,
+    "library lines": 53_349,
     "library files": 223,
-    "test lines": 35_150,
+    "test lines": 35_194,
     "benchmark lines": 5_646,
-    "words by hand": 28_990,
+    "words by hand": 28_995,
     "settings": 167,
     "commands": 43,
     "training lines": 2_604,

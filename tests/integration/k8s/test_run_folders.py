@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from jobs.__main__ import jobs
 from retrieval.service import RetrieverMetrics
 from scope_selfplay.cluster.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.cluster.check_pods import reference_problems
-from scope_selfplay.cluster.folder import RunFolderLayout, components_of, packs_needed, run_folder
+from scope_selfplay.cluster.folder import components_of, layout_of, packs_needed, run_folder
 from scope_selfplay.cluster.objects import Pods, allows, planned_objects, pods_of
 from scope_selfplay.cluster.pods import Component
 from scope_selfplay.config.load import load_config
@@ -26,31 +27,35 @@ from scope_selfplay.run.commands import index
 from scope_selfplay.store.folder import RunFolder
 from tests.unit.controller.worlds import PAPER
 from tests.unit.controller.worlds import config_of as config_with
-from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered, with_components
+from tests.unit.k8s.conftest import PRESETS, REPOSITORY, RUNS, applied, rendered, with_components
 from tests.unit.k8s.test_check import FLIGHTS
 
 pytestmark = pytest.mark.integration
 
 COMPONENTS = sorted(each.parent.name for each in REPOSITORY.glob("k8s/components/*/kustomization.yaml"))
 ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
-PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))
+name = attrgetter("stem")
 
 
-def name(folder: Path) -> str:
-    return folder.name
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: of the repository, or as a preset is rendered."""
+    source: Path = request.param
+    return source if source.is_dir() else with_components(tmp_path_factory.mktemp("run"), source)
 
 
-def place(folder: Path) -> str:
-    return str(folder.relative_to(REPOSITORY / "k8s" / "runs"))
+every_run = pytest.mark.parametrize("run", [*RUNS, *PRESETS], ids=name, indirect=True)
+prepared_run = pytest.mark.parametrize(
+    "run", [*(each for each in RUNS if each.name != "tiny"), *PRESETS], ids=name, indirect=True
+)
 
 
-@pytest.mark.parametrize("folder", PREPARED, ids=place)
-def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) -> None:
-    top = folder.parents[1] if folder.name == "warm-start" else folder.parent
-    run, prepared = rendered(top), rendered(folder)
-    config = config_of(run, top)
-    # As docs/operate/kubernetes.md has it: the shared folder first, then this one, and nothing else of the run.
-    objects = [*rendered(top / "shared"), *prepared]
+@prepared_run
+def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(run: Path) -> None:
+    config = config_of(rendered(run), run)
+    prepared = [body for file in run.glob("prepare/**/kustomization.yaml") for body in rendered(file.parent)]
+    # As docs/operate/kubernetes.md has it: the shared folder first, then these, and nothing else of the run.
+    objects = [*rendered(run / "shared"), *prepared]
     assert reference_problems(objects) == []
     for pods in pods_of(prepared):
         (container,) = pods.containers
@@ -77,7 +82,7 @@ DNS = Pods("Pod/coredns", {"k8s-app": "kube-dns"}, {"containers": []})
 OUTSIDE = Pods("Pod/elsewhere", {}, {"containers": []})
 
 
-@pytest.mark.parametrize("run", [each for each in RUNS if each.name != "tiny"], ids=name)
+@prepared_run
 def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_cluster(run: Path) -> None:
     """Before the run itself is applied: its own policies may not be needed, nor missed."""
     folders = ["shared", *(part for part in ("prepare", "prepare/warm-start") if (run / part).is_dir())]
@@ -113,11 +118,11 @@ def may_ask(policies: list[dict[str, Any]], pods: Pods, peer: Pods, port: int) -
     return allows(here, "Egress", pods, peer, port)
 
 
-@pytest.mark.parametrize("folder", RUNS, ids=name)
-def test_a_run_folder_has_no_problem_in_any_release(folder: Path) -> None:
-    rendered(folder)
+@every_run
+def test_a_run_folder_has_no_problem_in_any_release(run: Path) -> None:
+    rendered(run)
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
-    checked = check_folder(folder)
+    checked = check_folder(run)
     assert checked.problems == []
     kinds = {body["kind"] for body in checked.objects}
     assert {"Job", "Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim", "Role"} <= kinds
@@ -127,7 +132,7 @@ def test_a_run_folder_has_no_problem_in_any_release(folder: Path) -> None:
 def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     text = (folder / "setup" / "run.yaml").read_text()
     config = load_config(folder / "setup" / "run.yaml")
-    layout = RunFolderLayout(packs=packs_needed(config), components=components_of(folder))
+    layout = layout_of(folder, config, components_of(folder))
     rendered(folder)
     # Manifests that changed are written anew by `make run-folders`.
     files = run_folder(config, text, layout)
@@ -148,7 +153,7 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     # The pods that it lets trainers and workers through to are the user's.
     own = FLIGHTS if component == "tool-servers" else []
     config = config_of(objects, folder)
-    everything = [*objects, *planned_objects(config, packs_needed(config)), *own]
+    everything = [*objects, *planned_objects(config, [*packs_needed(config)]), *own]
     assert reference_problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []

@@ -106,7 +106,7 @@ def run_small(name: str, policy: Path, folder: Path, *changes: str) -> RunFolder
     lines = [{"question": text, "answer": "7"} for text in ("Where to?", "And why?")]
     tasks.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
-    file = REPOSITORY / "k8s" / "runs" / name / "run.yaml"
+    file = REPOSITORY / "k8s" / "presets" / f"{name}.yaml"
     with in_thread(serving(random_judge_app())) as judge:
         places = [*SMALL.split(), f"judge.endpoint.base_url={judge}", *given]
         config = load_config(file, [*places, *changes])

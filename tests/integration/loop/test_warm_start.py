@@ -188,7 +188,7 @@ def test_what_a_rollout_would_not_be_is_left_out_whole_and_counted(tmp_path: Pat
 
 
 def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_history() -> None:
-    model = load_config(REPOSITORY / "k8s" / "runs" / "arenarl" / "run.yaml").model
+    model = load_config(REPOSITORY / "k8s" / "presets" / "arenarl.yaml").model
     family, codec = dialect(model.dialect, model.earlier_thinking), ChatCodec(tokenizer_of("qwen3"))
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "search_poi: the dam"}}\n</tool_call>'
     lines = [

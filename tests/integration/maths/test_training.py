@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 RUN_FILE = Path(__file__).parents[3] / "examples" / "maths" / "run.yaml"
 
-CLUSTER_FILE = Path(__file__).parents[3] / "k8s/runs/reasoning-arena/run.yaml"
+CLUSTER_FILE = Path(__file__).parents[3] / "k8s/presets/reasoning-arena.yaml"
 SMALL = """
     name=sums iterations=1 seed=1 model.slots=16 solver.steps=2 solver.batch=2
     solver.group_size=4 solver.learning_rate=1e-2 solver.max_prompt=900

@@ -143,8 +143,8 @@ def test_what_is_no_setting_any_more_is_passed_over_unless_it_was_set(name: str)
 def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded() -> None:
     """A run that was begun with one release goes on with the next only where its hash is the same."""
     recorded = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
-    kinds = ("k8s/runs", "scope_selfplay", "examples")
-    files = [file for kind in kinds for file in REPOSITORY.glob(f"{kind}/*/run.yaml")]
+    kinds = ("k8s/runs/*/run", "k8s/presets/*", "scope_selfplay/*/run", "examples/*/run")
+    files = [file for kind in kinds for file in REPOSITORY.glob(f"{kind}.yaml")]
     found = {str(file.relative_to(REPOSITORY)): load_config(file).hash for file in files}
     presets = [f"solver.reward={preset}" for preset in PRESETS]
     assert recorded == found | {preset: load_config(None, [preset]).hash for preset in presets}
@@ -253,7 +253,7 @@ def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:
     assert load_config(None, [engine, "cluster.retriever.serve=true"]).cluster.retriever.serve
 
 
-RUNS = Path(__file__).parents[3] / "k8s" / "runs"
+K8S = Path(__file__).parents[3] / "k8s"
 FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
 
 # What a method is made of; model, corpus, judge's place and cluster are a run's own.
@@ -268,17 +268,17 @@ def method_of(config: RunConfig) -> dict[str, object]:
     return {part: {name: value for name, value in found[part].items() if name not in OWN} for part in METHOD}
 
 
-@pytest.mark.parametrize("folder", FAMILIES)
-def test_a_family_runs_with_the_papers_numbers(folder: str) -> None:
-    config = load_config(RUNS / folder / "run.yaml")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_runs_with_the_papers_numbers(name: str) -> None:
+    config = load_config(K8S / ("runs/qwen3-8b/run.yaml" if name == "qwen3-8b" else f"presets/{name}.yaml"))
     assert method_of(config) == method_of(RunConfig())
     assert config.iterations == 3 and config.model.max_length == 16_384
-    assert config.model.dialect == FAMILIES[folder] and config.domain == "wikipedia"
+    assert config.model.dialect == FAMILIES[name] and config.domain == "wikipedia"
     assert config.judge.kind == "model" and config.judge.gates == ("entity", "source")
     assert config.cluster.judge.model == config.model.path, "J is M_0"
 
 
-ARENA = RUNS / "reasoning-arena" / "run.yaml"
+ARENA = K8S / "presets" / "reasoning-arena.yaml"
 
 
 def test_the_loss_is_cispo_clipped_on_one_side_without_a_kl_term() -> None:
@@ -334,7 +334,7 @@ def test_a_judges_window_lies_within_its_models_positions_and_holds_what_is_show
     name: str, characters_per_token: float
 ) -> None:
     """Characters a token of Chinese, of English, and of mathematics, where three are few."""
-    config = load_config(RUNS / name / "run.yaml")
+    config = load_config(K8S / "presets" / f"{name}.yaml")
     judge, window = config.judge, config.judge.endpoint.context
     assert window is not None and config.cluster.judge.model is not None
     assert window <= POSITIONS[Path(config.cluster.judge.model).name]
@@ -390,7 +390,7 @@ NUMBERS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name in NUMBERS for key in NUMBERS[name]])
 def test_a_run_folder_states_its_papers_numbers(name: str, key: str) -> None:
-    found: object = load_config(RUNS / name / "run.yaml")
+    found: object = load_config(K8S / "presets" / f"{name}.yaml")
     for part in key.split("."):
         found = found[part] if isinstance(found, dict) else getattr(found, part)
     expected = NUMBERS[name][key]

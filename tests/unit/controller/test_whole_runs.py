@@ -114,7 +114,7 @@ def test_the_verbs_used_are_those_that_the_role_grants(tmp_path: Path) -> None:
     # Server-side apply is a patch that asks for `create` too where the object is new.
     used |= {(group, resource, "create") for group, resource, verb in used if verb == "patch"}
     assert used == {(*resource, verb) for resource, verbs in VERBS.items() for verb in verbs}
-    role, binding = yaml.safe_load_all((shipped_kustomize() / "shared" / "role.yaml").read_text())
+    *_, role, binding = yaml.safe_load_all((shipped_kustomize() / "shared" / "rights.yaml").read_text())
     assert used == {
         (group, resource, verb)
         for rule in role["rules"]

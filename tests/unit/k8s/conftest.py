@@ -11,19 +11,14 @@ import pytest
 import yaml
 
 from scope_selfplay.cluster.check import RunCheck, applied_objects, check_cluster, check_folder
-from scope_selfplay.cluster.folder import (
-    RunFolderLayout,
-    copy_shared_parts,
-    packs_needed,
-    run_folder,
-    write_folder,
-)
+from scope_selfplay.cluster.folder import layout_of, run_folder, vendored_files, write_folder
 from scope_selfplay.cluster.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.config.load import load_config
 
 REPOSITORY = Path(__file__).parents[3]
 QWEN, TINY, ONE_GPU = (REPOSITORY / "k8s/runs" / name for name in ("qwen3-8b", "tiny", "one-gpu"))
 RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
+PRESETS = sorted(REPOSITORY.glob("k8s/presets/*.yaml"))
 
 
 @cache
@@ -41,8 +36,9 @@ def applied(folder: Path) -> list[Body]:
 
 
 def text_of(source: Path, **changes: Any) -> str:
-    """The settings of a run's folder with these changed, as YAML; `cluster__judge` is the one within the group."""
-    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
+    """The settings of a run's folder or a preset with these changed, as YAML; `cluster__judge` is the one within the
+    group."""
+    run = yaml.safe_load((source / "setup" / "run.yaml" if source.is_dir() else source).read_text())
     for name, value in changes.items():
         *way, last = name.split("__")
         place = run
@@ -60,12 +56,11 @@ def with_components(
     text = text or text_of(source, **changes)
     (top / "run.yaml").write_text(text)
     config = load_config(top / "run.yaml")
-    packs = packs_needed(config)
-    copy_shared_parts(top, packs)
-    folder = top / "k8s" / "runs" / config.name
-    layout = RunFolderLayout(packs=packs, components=components)
-    write_folder(folder, run_folder(config, text, layout), force=False)
-    return folder
+    write_folder(top, vendored_files(config), force=True)
+    place = Path("k8s", "runs", config.name)
+    files = run_folder(config, text, layout_of(top / place, config, components))
+    write_folder(top, {f"{place}/{name}": content for name, content in files.items()}, force=False)
+    return top / place
 
 
 def problems_of(top: Path, source: Path, *components: str, **changes: Any) -> dict[str, str]:

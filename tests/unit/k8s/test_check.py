@@ -5,6 +5,7 @@ import copy
 import re
 from collections.abc import Callable
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,11 @@ def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(tmp_pa
     page = (REPOSITORY / "docs/operate/kubernetes.md").read_text().partition("### Several nodes\n")[2]
     (example,) = [text for text in re.findall(r"(?:^ {4}.*\n)+", page, re.M) if "NCCL_IB_HCA" in text]
     cluster = {f"cluster__{name}": value for name, value in yaml.safe_load(example)["cluster"].items()}
-    checked = check_folder(with_components(tmp_path, QWEN, "multi-node", "namespace", "kueue", **cluster))
+    checked = check_folder(with_components(tmp_path, QWEN, "namespace", "kueue", **cluster))
     assert checked.problems == []
-    assert "NetworkPolicy/scope-ranks" in map(name_of, checked.objects)
+    policies = [body for body in checked.objects if body["kind"] == "NetworkPolicy"]
+    trainer = next(pods for pods in pods_of(checked.objects) if "-train-" in pods.owner)
+    assert all(allows(policies, way, trainer, trainer, 12_345) for way in ("Egress", "Ingress"))
     spec, *_ = [body["spec"] for body in checked.objects if body.get("spec", {}).get("completionMode")]
     assert (spec["completions"], spec["parallelism"]) == (2, 2)
     (container,) = spec["template"]["spec"]["containers"]
@@ -148,14 +151,15 @@ def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(tmp_pa
     assert spec["template"]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma"
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"])
-@pytest.mark.parametrize(
-    ("components", "peaks"), [((), (6, 6, 6, 4)), (("eight-gpus",), (8, 8, 8, 6))], ids=["six", "eight"]
-)
+PAPERS = [QWEN, *(REPOSITORY / "k8s/presets" / f"{name}.yaml" for name in ("qwen2.5-7b", "olmo-3-7b"))]
+
+
+@pytest.mark.parametrize("source", PAPERS, ids=attrgetter("stem"))
+@pytest.mark.parametrize(("judge", "peaks"), [(2, (6, 6, 6, 4)), (4, (8, 8, 8, 6))], ids=["six", "eight"])
 def test_the_papers_runs_fit_six_gpus_or_eight(
-    name: str, components: tuple[str, ...], peaks: tuple[int, ...], tmp_path: Path
+    source: Path, judge: int, peaks: tuple[int, ...], tmp_path: Path
 ) -> None:
-    checked = check_folder(with_components(tmp_path, REPOSITORY / "k8s/runs" / name, *components))
+    checked = check_folder(with_components(tmp_path, source, cluster__judge__gpus=judge))
     assert checked.problems == []
     found = peak_gpus(checked.config)
     assert (
@@ -212,8 +216,8 @@ def test_several_gpus_do_not_sample_in_process(tmp_path: Path) -> None:
 
 
 def test_a_quota_in_the_folder_is_compared_with_what_the_other_components_take(tmp_path: Path) -> None:
-    assert problems_of(tmp_path / "eight", QWEN, "eight-gpus", "quota") == {}
-    found = problems_of(tmp_path / "more", QWEN, "multi-node", "quota")
+    assert problems_of(tmp_path / "eight", QWEN, "quota", cluster__judge__gpus=4) == {}
+    found = problems_of(tmp_path / "more", QWEN, "quota", cluster__train_solver={"nodes": 2})
     (message,) = [found["ResourceQuota/scope"]]
     assert "allows 8 requests.nvidia.com/gpu" in message
     assert message.endswith("the stage train-solver takes 10")
@@ -292,8 +296,13 @@ def test_nobody_but_trainers_gets_a_trackers_secret_and_its_way_out(tmp_path: Pa
     for pods in pods_of(checked.objects):
         sources = [each for container in pods.containers for each in container.get("envFrom") or []]
         assert sources == ([{"secretRef": {"name": "wandb"}}] if "-train-" in pods.owner else []), pods.owner
-    (policy,) = [body for body in checked.objects if name_of(body) == "NetworkPolicy/scope-tracking"]
-    assert policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "trainer"
+    policies = [body for body in checked.objects if body["kind"] == "NetworkPolicy"]
+    out = {
+        pods.labels["app.kubernetes.io/component"]
+        for pods in pods_of(checked.objects)
+        if allows(policies, "Egress", pods, None, 443, pods_of(checked.objects))
+    }
+    assert out == {"trainer", "controller"}
 
 
 def test_a_trackers_missing_key_is_found_without_a_cluster(tmp_path: Path) -> None:

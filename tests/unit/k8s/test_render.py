@@ -32,12 +32,41 @@ def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Pa
 
 
 def test_what_a_person_changed_is_replaced_only_when_asked(tmp_path: Path) -> None:
-    write_folder(tmp_path, {"a.yaml": "one\n"}, force=False)
-    assert write_folder(tmp_path, {"a.yaml": "one\n"}, force=False) == []
+    file = tmp_path / "a.yaml"
+    assert write_folder(tmp_path, {"a.yaml": "one\n"}, force=False).changed == [file]
+    assert write_folder(tmp_path, {"a.yaml": "one\n"}, force=False).changed == []
+    # As it was written last: a newer release, or other settings, may write it anew.
+    assert write_folder(tmp_path, {"a.yaml": "two\n"}, force=False).changed == [file]
+    file.write_text("mine\n")
     with pytest.raises(ConfigError, match=r"a\.yaml differ"):
-        write_folder(tmp_path, {"a.yaml": "two\n"}, force=False)
-    assert (tmp_path / "a.yaml").read_text() == "one\n"
-    assert write_folder(tmp_path, {"a.yaml": "two\n"}, force=True) == [tmp_path / "a.yaml"]
+        write_folder(tmp_path, {"a.yaml": "three\n"}, force=False)
+    done = write_folder(tmp_path, {"a.yaml": "three\n", "b.yaml": "b\n"}, force=False, update=True)
+    assert (done.changed, done.kept, file.read_text()) == ([tmp_path / "b.yaml"], [file], "mine\n")
+    assert "-mine\n+three\n" in done.difference
+    assert write_folder(tmp_path, {"a.yaml": "three\n"}, force=True).changed == [file]
+
+
+@pytest.mark.parametrize("vendored", [False, True])
+def test_a_preset_is_a_folder_of_a_dozen_files_that_an_update_refreshes(
+    vendored: bool, tmp_path: Path
+) -> None:
+    done = render("--preset", "arenarl", "--to", tmp_path, *(["--vendor"] if vendored else []))
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "k8s/runs/arenarl"
+    assert 8 <= sum(each.is_file() and not each.is_symlink() for each in folder.rglob("*")) <= 15
+    assert (tmp_path / "k8s/shared/rights.yaml").is_file() == vendored
+    for part in ("shared", "prepare", "prepare/warm-start", "iteration-01", "."):
+        assert rendered(folder / part)
+    # The user's config changes one thing, the user's hand another.
+    settings, setup = folder / "run.yaml", folder / "setup" / "kustomization.yaml"
+    settings.write_text(settings.read_text().replace("gpus: 8", "gpus: 4"))
+    (folder / "prepare" / "jobs.yaml").write_text("# older\n")
+    setup.write_text(setup.read_text() + "commonAnnotations: {team: a}\n")
+    mine = {file: file.read_text() for file in (settings, setup, folder / "prepare" / "jobs.yaml")}
+    done = render(settings, "--update")
+    assert done.exit_code == 0 and "-# older" in done.stdout
+    assert done.stderr.count("kept: ") == 2 and str(setup) in done.stderr
+    assert {file: file.read_text() for file in mine} == mine
 
 
 def test_a_folder_that_does_not_render_says_why(tmp_path: Path) -> None:
@@ -61,13 +90,14 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
     setup = folder / "setup" / "kustomization.yaml"
     render(tmp_path / "run.yaml", "--to", tmp_path, "--component", "kueue", "--component", "spot")
     # One of a person's own, which render knows nothing of.
-    setup.write_text(setup.read_text().replace("components:\n", "components:\n- ../own\n"))
+    body = yaml.safe_load(setup.read_text())
+    setup.write_text(yaml.safe_dump(body | {"components": ["../own", *body["components"]]}))
     run = folder / "setup" / "run.yaml"
     run.write_text(run.read_text() + "seed: 7\n")
     done = render(run, "--force")
     assert done.exit_code == 0 and "components: ../own, kueue, spot" in done.stderr
-    shipped = [f"../../../../k8s/components/{each}" for each in ("kueue", "spot")]
-    assert yaml.safe_load(setup.read_text())["components"] == ["../own", *shipped]
+    listed = yaml.safe_load(setup.read_text())["components"]
+    assert [each.rpartition("/components/")[2] for each in listed] == ["../own", "kueue", "spot"]
     render(run, "--force", "--component", "quota")
     assert components_of(folder) == ["quota"]
     assert (folder / "run.yaml").resolve() == run.resolve()
@@ -75,7 +105,7 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
 
 def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_path: Path) -> None:
     """Two runs of one namespace: claim, accounts, rights and policies stay, and so do the other run's prompts."""
-    components = ("external-servers", "multi-node", "namespace", "quota", "single-node", "tool-servers")
+    components = ("external-servers", "ranks", "namespace", "quota", "single-node", "tool-servers")
     found: dict[str, set[str]] = {}
     for name in ("r1", "r2"):
         text = f"name: {name}\ndomain: embedded\niterations: 1\n"
@@ -88,7 +118,7 @@ def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_p
         }
         assert {body["metadata"]["namespace"] for body in rendered(folder)} == {"scope"}
         shared = {name_of(body) for body in rendered(folder / "shared")}
-        assert shared >= {"Namespace/scope", "PersistentVolumeClaim/scope-data", "NetworkPolicy/scope-ranks"}
+        assert shared >= {"Namespace/scope", "PersistentVolumeClaim/scope-data", "NetworkPolicy/scope-tools"}
     assert not found["r1"] & found["r2"]
 
 

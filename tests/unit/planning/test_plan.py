@@ -300,7 +300,7 @@ def test_a_pod_that_asks_for_less_memory_than_it_needs_is_told_how_much() -> Non
 
 
 @pytest.mark.parametrize(
-    "file", sorted(ROOT.glob("k8s/runs/*/run.yaml")), ids=lambda file: str(file.parent.name)
+    "file", sorted([*ROOT.glob("k8s/runs/*/run.yaml"), *ROOT.glob("k8s/presets/*.yaml")]), ids=str
 )
 def test_every_pod_of_the_runs_in_the_repository_has_the_host_memory_that_it_needs(file: Path) -> None:
     config = load_config(file)
