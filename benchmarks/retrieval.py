@@ -73,7 +73,7 @@ async def compare_servers(folder: Path, count: int) -> None:
 def prepare(folder: Path) -> tuple[Path, Path]:
     """The model's folder and an exhaustive index of made-up passages, vectors drawn instead of encoded."""
     tokenizer = model_folder(MINILM) / "tokenizer.json"
-    model = write_random_encoder(folder / "model", np.random.default_rng(1), tokenizer=tokenizer)
+    model = write_random_encoder(folder / "model", tokenizer=tokenizer)
     index = folder / "index"
     index.mkdir()
     words = random.Random(2)

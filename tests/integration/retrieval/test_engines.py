@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
@@ -60,7 +59,7 @@ def elasticsearch(
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("encoder") / "tiny-e5"
-    return str(write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=32, heads=2))
+    return str(write_random_encoder(folder, layers=1, hidden=32, heads=2))
 
 
 @pytest.fixture(params=["elasticsearch", pytest.param("qdrant", marks=pytest.mark.engines)])

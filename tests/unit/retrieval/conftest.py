@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from scope_selfplay.base.values import Document
@@ -17,7 +16,7 @@ def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A random encoder of E5's family, of one layer."""
-    return write_random_encoder(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
+    return write_random_encoder(tmp_path / "e5", layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture

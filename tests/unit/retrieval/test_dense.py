@@ -44,7 +44,7 @@ Whole = Callable[[str], tuple[Path, IndexManifest]]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    return write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=64, heads=4)
+    return write_random_encoder(folder, layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_an_interrupted_build_resumes_to_the_same_index(
 
 
 def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    tiny = write_random_encoder(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    tiny = write_random_encoder(tmp_path / "e5", layers=1, hidden=32, heads=2)
     words = ["abc", "bcd", "cde", "xyz", "uvw"]
     small = [Document(id=str(n), title="", text=f"{words[n % 5]} {n}") for n in range(9000)]
     plan = DenseBuild(tmp_path / "index", recipe(tiny, "flat"))

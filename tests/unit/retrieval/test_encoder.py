@@ -17,7 +17,7 @@ TEXTS = ["a", "who founded the town of Aldmoor?", "x" * 300, "salt and wool", "A
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("e5")
-    return write_random_encoder(folder, np.random.default_rng(1), layers=2, hidden=32, heads=4)
+    return write_random_encoder(folder, layers=2, hidden=32, heads=4)
 
 
 def prepared(model: Path, folder: Path) -> Encoder:
@@ -67,7 +67,7 @@ def pooled(config: object, *modules: str) -> Change:
 
 
 def small(folder: Path, change: Change) -> Path:
-    model = write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    model = write_random_encoder(folder, layers=1, hidden=16, heads=2)
     change(model)
     return model
 
