@@ -11,6 +11,8 @@ Judge and frozen policies stay where they are for the whole run, so that none is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ COUNTS = (1, 2, 3, 4, 6, 8, 16)
 """Numbers of GPUs that are tried where those at hand do not do."""
 _LARGE = Assumptions().gpu_gib
 _SMALL_JUDGE = 1.7e9
+_SHARES, _WIDTHS = (16, 8, 4, 2, 1), (1, 2, 4, 8)
 _SERVERS = ("judge", "solver", "challenger")
 _STAGES: Mapping[Stage, tuple[str, ...]] = {
     Stage.CHALLENGER: ("judge", "solver", "train_challenger"),
@@ -103,14 +106,6 @@ class _Sizes(NamedTuple):
     assumptions: Assumptions
 
 
-class _Layout(NamedTuple):
-    name: str
-    slots: dict[str, _Slots]
-    """By the program's name."""
-    width: int
-    """GPUs that share a copy of a server's model, where it has as many."""
-
-
 def place(config: RunConfig, slots: Slots) -> NodePlacement:
     """Where everything goes. Raises ConfigError, in one line, where nothing fits, with what would."""
     if not slots.gib:
@@ -131,36 +126,39 @@ def _placed(config: RunConfig, slots: Slots, sizes: _Sizes) -> tuple[NodePlaceme
     lacking: list[tuple[float, str]] = []
     # So few ranks keep in host memory what more have no room for.
     for ranks in (len(slots.numbers), max(OFFLOADED)):
-        for layout in _layouts(config, slots.numbers, ranks):
-            made = _made(config, slots, layout, sizes)
-            over, why = _excess(made)
-            if over <= 1e-9:
-                return made, ""
-            lacking.append((over, why))
+        for name, servers, rooms in _layouts(slots.numbers):
+            on = {each: given for each, given in servers.items() if _has_slots(config, each)}
+            for stage, room in rooms.items():
+                on[f"train_{stage.value}"] = room[: _ranks(config, stage, min(ranks, len(room)))]
+            for width in (each for each in _WIDTHS if each <= max(map(len, servers.values()))):
+                attempt = _Attempt(config, slots, sizes, name, on, width)
+                over, why = attempt.excess()
+                if over <= 1e-9:
+                    return attempt.placement(), ""
+                lacking.append((over, why))
     return None, min(lacking)[1]
 
 
-def _layouts(config: RunConfig, numbers: _Slots, ranks: int) -> Iterator[_Layout]:
-    """With at most so many ranks of a trainer."""
+_Layout = tuple[str, dict[str, _Slots], dict[Stage, _Slots]]
+"""Its name, the servers' slots, and those that the trainer of a stage may have."""
+
+
+def _layouts(numbers: _Slots) -> Iterator[_Layout]:
     count = len(numbers)
 
-    def layouts(
-        name: str, servers: Sequence[_Slots], challenger: _Slots, solver: _Slots
-    ) -> Iterator[_Layout]:
-        named = {each: on for each, on in zip(_SERVERS, servers, strict=True) if _has_slots(config, each)}
-        for stage, room in ((Stage.CHALLENGER, challenger), (Stage.SOLVER, solver)):
-            named[f"train_{stage.value}"] = room[: _ranks(config, stage, min(ranks, len(room)))]
-        yield from (_Layout(name, named, width) for width in (1, 2, 4, 8) if width <= max(map(len, servers)))
+    def layout(name: str, servers: Sequence[_Slots], challenger: _Slots, solver: _Slots) -> _Layout:
+        rooms = {Stage.CHALLENGER: challenger, Stage.SOLVER: solver}
+        return name, dict(zip(_SERVERS, servers, strict=True)), rooms
 
-    for share in (each for each in (16, 8, 4, 2, 1) if each <= count // 3):
+    for share in (each for each in _SHARES if each <= count // 3):
         rest = numbers[2 * share :]
         servers = (numbers[:share], numbers[share : 2 * share], rest[:share])
-        yield from layouts("each apart", servers, rest, numbers[share:])
-    for share in (each for each in (16, 8, 4, 2, 1) if each <= count // 2):
+        yield layout("each apart", servers, rest, numbers[share:])
+    for share in (each for each in _SHARES if each <= count // 2):
         rest = numbers[share:]
-        yield from layouts("servers beside the trainer", (numbers[:share],) * 3, rest, rest)
+        yield layout("servers beside the trainer", (numbers[:share],) * 3, rest, rest)
     even = numbers[: 1 << (count.bit_length() - 1)]
-    yield from layouts("all together", (even,) * 3, numbers, numbers)
+    yield layout("all together", (even,) * 3, numbers, numbers)
 
 
 def _has_slots(config: RunConfig, server: str) -> bool:
@@ -169,103 +167,146 @@ def _has_slots(config: RunConfig, server: str) -> bool:
     return bool(settings.serve and (config.cluster.tiny or settings.gpus))
 
 
-def _settings(config: RunConfig, stage: Stage) -> TrainConfig:
-    found: TrainConfig = getattr(config, stage.value)
-    return found
-
-
 def _ranks(config: RunConfig, stage: Stage, most: int) -> int:
     """As many as share a batch evenly; one where each would sample from the whole model, on its GPU."""
-    settings = _settings(config, stage)
+    settings: TrainConfig = getattr(config, stage.value)
     if config.model.engine == "in_process" and not config.cluster.tiny:
         return 1
     groups = settings.batch // settings.updates if settings.batch % settings.updates == 0 else settings.batch
     return next((each for each in range(most, 0, -1) if groups % each == 0), 1)
 
 
-def _made(config: RunConfig, slots: Slots, layout: _Layout, sizes: _Sizes) -> NodePlacement:
-    """The layout with what each part takes, and the config that says so."""
-    served = {
-        each: _server_gib(config, slots, layout, sizes, each) for each in _SERVERS if each in layout.slots
-    }
-    ranks = {stage: layout.slots[f"train_{stage.value}"] for stage in (Stage.CHALLENGER, Stage.SOLVER)}
-    trainers = {
-        stage: Trainer(config.model, _settings(config, stage), len(on), sizes.policy, sizes.assumptions)
-        for stage, on in ranks.items()
-    }
-    beside = {
-        stage: sum(
-            gib for name, gib in served.items() if name in _STAGES[stage] and {*on} & {*layout.slots[name]}
+@dataclass(frozen=True)
+class _Attempt:
+    """One layout, and what each program takes there."""
+
+    config: RunConfig
+    slots: Slots
+    sizes: _Sizes
+    name: str
+    on: Mapping[str, _Slots]
+    """The slots of every program that has any."""
+    width: int
+    """GPUs that share a copy of a server's model, where it has as many."""
+
+    def placement(self) -> NodePlacement:
+        """With the config that says so."""
+        changes: dict[str, PodConfig] = {}
+        for name, on in self.on.items():
+            update: dict[str, object] = {"gpus": len(on) if self.slots.gib else 0}
+            update |= self._told(name) if name in _SERVERS else {"nodes": 1}
+            changes[name] = getattr(self.config.cluster, name).model_copy(update=update)
+        cluster = self.config.cluster.model_copy(update=changes)
+        model = self.config.model.model_copy(update={"vllm_memory": self.engine_share})
+        config = self.config.model_copy(update={"cluster": cluster, "model": model})
+        return NodePlacement(config, self.slots, self.name, self.parts)
+
+    def excess(self) -> tuple[float, str]:
+        """By how many GiB a stage takes too much of a GPU or of the host, and what takes it."""
+        worst = (0.0, "")
+        for stage in _STAGES:
+            parts = [part for part in self.parts if part.stage is stage]
+            for number in self.slots.numbers:
+                here = [part for part in parts if number in part.slots]
+                gib = sum(part.gib for part in here)
+                named = " + ".join(f"{part.title} {part.gib:.1f}" for part in here)
+                said = f"{stage.job_name} needs {gib:.1f} GiB of one ({named})"
+                worst = max(worst, (gib - self.slots.gib, said))
+            host = sum(part.host_gib for part in parts)
+            said = f"{stage.job_name} needs {host:.0f} GiB of the host"
+            worst = max(worst, (host - self.slots.host_gib, said))
+        return worst
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(
+            self._part(stage, name) for stage, names in _STAGES.items() for name in names if name in self.on
         )
-        for stage, on in ranks.items()
-    }
-    room = [(trainer, slots.gib - beside[stage]) for stage, trainer in trainers.items()]
-    engine = _engine_share(config, slots.gib, room)
-    parts = []
-    for stage, names in _STAGES.items():
-        for name in (each for each in names if each in layout.slots):
-            on = layout.slots[name]
-            if name in served:
-                parts.append(Part(stage, name, on, served[name], len(on) * sizes.assumptions.process_gib))
-            else:
-                gib = _trainer_gib(trainers[stage], slots.gib * engine) if slots.gib else 0.0
-                parts.append(Part(stage, name, on, gib, sum(host_memory(trainers[stage]).values())))
-    changes: dict[str, PodConfig] = {}
-    for name, on in layout.slots.items():
-        update: dict[str, object] = {"gpus": len(on) if slots.gib else 0}
-        update |= (
-            _server_update(config, slots, layout, name, served[name]) if name in served else {"nodes": 1}
-        )
-        changes[name] = getattr(config.cluster, name).model_copy(update=update)
-    model = config.model.model_copy(update={"vllm_memory": engine})
-    kept = config.model_copy(update={"cluster": config.cluster.model_copy(update=changes), "model": model})
-    return NodePlacement(kept, slots, layout.name, tuple(parts))
 
+    def _part(self, stage: Stage, name: str) -> Part:
+        on = self.on[name]
+        if name in _SERVERS:
+            return Part(stage, name, on, self._served[name], len(on) * self.sizes.assumptions.process_gib)
+        trainer, engine = self._trainers[stage], self.slots.gib * self.engine_share
+        gib = _trainer_gib(trainer, engine) if self.slots.gib else 0.0
+        return Part(stage, name, on, gib, sum(host_memory(trainer).values()))
 
-def _server_gib(config: RunConfig, slots: Slots, layout: _Layout, sizes: _Sizes, name: str) -> float:
-    """Of each of its GPUs: what it needs beside a trainer, else its share of all that servers may have there."""
-    if not slots.gib:
-        return 0.0
-    mine = {*layout.slots[name]}
-    sharing = [each for each, on in layout.slots.items() if mine & {*on}]
-    beside = [name, *(each for each in sharing if each in _SERVERS and each != name)]
-    needs = [_needed(config, layout, sizes, each) for each in beside]
-    if any(name in names and {*names} & {*sharing} - {*_SERVERS} for names in _STAGES.values()):
-        return needs[0]
-    # Rounded down to the hundredths that the engine is told.
-    return max(needs[0], int(100 * SERVED * needs[0] / sum(needs) + 1e-9) / 100 * slots.gib)
+    @cached_property
+    def _trainers(self) -> dict[Stage, Trainer]:
+        ranks = {stage: len(self.on[f"train_{stage.value}"]) for stage in (Stage.CHALLENGER, Stage.SOLVER)}
+        policy, assumptions = self.sizes.policy, self.sizes.assumptions
+        return {
+            stage: Trainer(self.config.model, getattr(self.config, stage.value), count, policy, assumptions)
+            for stage, count in ranks.items()
+        }
 
+    @cached_property
+    def _served(self) -> dict[str, float]:
+        """Of each server the GiB of each of its GPUs: what it needs beside a trainer, else its share of all that
+        servers may have there."""
+        return {name: self._server_gib(name) for name in _SERVERS if name in self.on}
 
-def _needed(config: RunConfig, layout: _Layout, sizes: _Sizes, name: str) -> float:
-    """GiB of one GPU for weights in bf16, a cache of a few sequences, and CUDA's context."""
-    size, width = sizes.judge if name == "judge" else sizes.policy, min(layout.width, len(layout.slots[name]))
-    cached = SEQUENCES * _longest(config, name) * _token_bytes(size)
-    return (HALF * size.parameters + cached) / GIB / width + sizes.assumptions.context_gib
+    def _server_gib(self, name: str) -> float:
+        if not self.slots.gib:
+            return 0.0
+        sharing = {each for each, on in self.on.items() if {*self.on[name]} & {*on}}
+        needed = self._needed(name)
+        if any(name in names and {*names} & sharing - {*_SERVERS} for names in _STAGES.values()):
+            return needed
+        of_all = needed / sum(self._needed(each) for each in sharing if each in _SERVERS)
+        # Rounded down to the hundredths that the engine is told.
+        return max(needed, int(100 * SERVED * of_all + 1e-9) / 100 * self.slots.gib)
+
+    def _needed(self, server: str) -> float:
+        """GiB of one GPU for weights in bf16, a cache of a few sequences, and CUDA's context."""
+        size = self.sizes.judge if server == "judge" else self.sizes.policy
+        cached = SEQUENCES * self._longest(server) * _token_bytes(size)
+        width = min(self.width, len(self.on[server]))
+        return (HALF * size.parameters + cached) / GIB / width + self.sizes.assumptions.context_gib
+
+    def _longest(self, server: str) -> int:
+        """Tokens of the longest sequence that it is asked for."""
+        asked = self.config.judge.endpoint.context if server == "judge" else None
+        return asked or self.config.model.max_length
+
+    @cached_property
+    def engine_share(self) -> float:
+        """The share of a card that a colocated engine is told: what the config gives it, or what the room of all
+        trainings allows; at least the whole weights and the cache of a few sequences."""
+        model, card = self.config.model, self.slots.gib
+        share, least = model.vllm_memory, 0.0
+        if model.engine != "vllm_colocated" or not card:
+            return share
+        for stage, trainer in self._trainers.items():
+            ranks = {*self.on[f"train_{stage.value}"]}
+            beside = (
+                gib
+                for name, gib in self._served.items()
+                if name in _STAGES[stage] and ranks & {*self.on[name]}
+            )
+            room = card - sum(beside) - _trainer_gib(trainer, 0.0, "sampling")
+            length = min(model.max_length, trainer.settings.max_prompt + trainer.settings.max_response)
+            needs = (HALF * trainer.size.parameters + SEQUENCES * length * _token_bytes(trainer.size)) / GIB
+            share = min(share, int(100 * room / card + 1e-9) / 100)
+            least = max(least, ceil(100 * needs / card) / 100)
+        return max(share, least)
+
+    def _told(self, server: str) -> dict[str, object]:
+        """What the config says of a server here."""
+        if not self.slots.gib:
+            return {"replicas": 1}
+        args, told = getattr(self.config.cluster, server).args, list[str]()
+        if not any(argument.startswith("--max-model-len") for argument in args):
+            # Of its own accord vLLM wants room for as many tokens as the model was made for.
+            told += ["--max-model-len", str(self._longest(server))]
+        if (share := int(100 * self._served[server] / self.slots.gib + 0.999) / 100) < SERVED:
+            told += ["--gpu-memory-utilization", f"{share:.2f}"]
+        width = min(self.width, len(self.on[server]))
+        return {"replicas": 1, "tensor_parallel": width, "args": (*args, *told)}
 
 
 def _token_bytes(size: ModelSize) -> int:
     return size.cache_bytes or size.shape.cache_bytes
-
-
-def _longest(config: RunConfig, name: str) -> int:
-    """Tokens of the longest sequence that a server is asked for."""
-    asked = config.judge.endpoint.context if name == "judge" else None
-    return asked or config.model.max_length
-
-
-def _engine_share(config: RunConfig, card: float, trainers: Sequence[tuple[Trainer, float]]) -> float:
-    """The share of a card that a colocated engine is told: what the config gives it, or what the room of all trainings
-    allows; at least the whole weights and the cache of a few sequences."""
-    share, least = config.model.vllm_memory, 0.0
-    if config.model.engine != "vllm_colocated" or not card:
-        return share
-    for trainer, room in trainers:
-        settings, size = trainer.settings, trainer.size
-        length = min(config.model.max_length, settings.max_prompt + settings.max_response)
-        needs = (HALF * size.parameters + SEQUENCES * length * _token_bytes(size)) / GIB
-        share = min(share, int(100 * (room - _trainer_gib(trainer, 0.0, "sampling")) / card + 1e-9) / 100)
-        least = max(least, ceil(100 * needs / card) / 100)
-    return max(share, least)
 
 
 def _trainer_gib(trainer: Trainer, engine: float, *moments: str) -> float:
@@ -274,40 +315,6 @@ def _trainer_gib(trainer: Trainer, engine: float, *moments: str) -> float:
     if trainer.model.engine == "vllm_colocated":
         peaks["sampling"]["engine"] = engine
     return max(sum(peaks[moment].values()) for moment in moments or peaks)
-
-
-def _server_update(
-    config: RunConfig, slots: Slots, layout: _Layout, name: str, gib: float
-) -> dict[str, object]:
-    if not slots.gib:
-        return {"replicas": 1}
-    args, told = getattr(config.cluster, name).args, list[str]()
-    if not any(argument.startswith("--max-model-len") for argument in args):
-        # Of its own accord vLLM wants room for as many tokens as the model was made for.
-        told += ["--max-model-len", str(_longest(config, name))]
-    if (share := int(100 * gib / slots.gib + 0.999) / 100) < SERVED:
-        told += ["--gpu-memory-utilization", f"{share:.2f}"]
-    width = min(layout.width, len(layout.slots[name]))
-    return {"replicas": 1, "tensor_parallel": width, "args": (*args, *told)}
-
-
-def _excess(made: NodePlacement) -> tuple[float, str]:
-    """By how many GiB a stage takes too much of a GPU or of the host, and what takes it."""
-    worst = (0.0, "")
-    for stage in _STAGES:
-        parts = [part for part in made.parts if part.stage is stage]
-        for number in made.slots.numbers:
-            here = [part for part in parts if number in part.slots]
-            gib, named = (
-                sum(part.gib for part in here),
-                " + ".join(f"{part.title} {part.gib:.1f}" for part in here),
-            )
-            worst = max(
-                worst, (gib - made.slots.gib, f"{stage.job_name} needs {gib:.1f} GiB of one ({named})")
-            )
-        host = sum(part.host_gib for part in parts)
-        worst = max(worst, (host - made.slots.host_gib, f"{stage.job_name} needs {host:.0f} GiB of the host"))
-    return worst
 
 
 def _what_fits(config: RunConfig, slots: Slots, sizes: _Sizes) -> Iterator[str]:
