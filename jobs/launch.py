@@ -237,7 +237,9 @@ class _Rank:
         for line in self.process.stderr:
             if line.strip():
                 self._last, self._last_line_at = line.strip(), time.monotonic()
-            self._say(f"{self._mark}{line.rstrip()}")
+            # A disk that is full holds up no rank that writes.
+            with suppress(OSError):
+                self._say(f"{self._mark}{line.rstrip()}")
 
 
 @contextmanager

@@ -183,6 +183,7 @@ class LiveProgress(Progress):
 
 _INTERRUPTED_QUERY = "Query interrupted"
 """What DuckDB makes of a Ctrl-C while it works, as a RuntimeError."""
+_STOPPED = "stopped; run the same command to go on"
 
 
 def run_command(command: click.Command, name: str) -> None:
@@ -199,28 +200,29 @@ def run_command(command: click.Command, name: str) -> None:
         _show_usage_error(error, name)
         sys.exit(ExitCode.USER)
     except ScopeError as error:
-        click.echo(f"{name}: {one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
+        _end(name, one_line(str(error)), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _end_as_stopped(name)
+        _end(name, _STOPPED, ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug, or the machine's
         if str(error) == _INTERRUPTED_QUERY:
-            _end_as_stopped(name)
+            _end(name, _STOPPED, ExitCode.INTERRUPTED)
         fault = machine_fault(error)
         if fault is not None:
-            click.echo(f"{name}: {one_line(str(fault))}", err=True)
-            sys.exit(fault.exit_code)
+            _end(name, one_line(str(fault)), fault.exit_code)
         traceback.print_exc()
-        click.echo(f"{name}: this is a bug in scope; please report it with the lines above", err=True)
-        sys.exit(ExitCode.BUG)
+        _end(name, "this is a bug in scope; please report it with the lines above", ExitCode.BUG)
 
 
-def _end_as_stopped(name: str) -> NoReturn:
-    click.echo(f"{name}: stopped; run the same command to go on", err=True)
-    sys.exit(ExitCode.INTERRUPTED)
+def _end(name: str, said: str, code: ExitCode) -> NoReturn:
+    try:
+        click.echo(f"{name}: {said}", err=True)
+    except OSError:
+        # On a full disk nobody can be told; whoever waits still gets the code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    sys.exit(code)
 
 
 def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:

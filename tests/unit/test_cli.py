@@ -185,3 +185,10 @@ main()
 def test_a_ctrl_c_while_the_code_is_loaded_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "scope: stopped; run the same command to go on\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_an_error_that_cannot_be_told_still_ends_with_its_code() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "scope_selfplay", "report", "no-such-run"]
+        assert subprocess.run(command, stderr=full).returncode == 64

@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_349,
+    "library lines": 53_319,
     "library files": 223,
-    "test lines": 35_194,
+    "test lines": 35_263,
     "benchmark lines": 5_646,
     "words by hand": 28_995,
     "settings": 167,
@@ -79,9 +79,9 @@ def sizes() -> Mapping[str, int]:
     by_hand = {page: WRITTEN_BY_PROGRAMS.sub("", page.read_text(encoding="utf-8")) for page in pages}
     rows = re.findall(r"^\|.*$", by_hand[REPOSITORY / "docs" / "look-up" / "settings.md"], re.MULTILINE)
     return {
-        "library lines": sum(lines.values()),
+        "library lines": 53_319sum(lines.values()),
         "library files": len(lines),
-        "test lines": _lines_below("tests"),
+        "test lines": 35_263lines_below("tests"),
         "benchmark lines": _lines_below("benchmarks"),
         "words by hand": sum(map(_words, by_hand.values())) - sum(map(_words, rows)),
         "settings": sum(row.startswith("| `") for row in rows),

@@ -5,12 +5,14 @@ Whatever ends, and whenever: nothing that was started is left, and the same comm
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -30,6 +32,7 @@ from scope_selfplay.plan.placement import place
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.commands import ran
+from tests.disks import Disk, disk_at
 from tests.unit.controller.node_world import NODE, install
 from tests.unit.controller.worlds import config_of
 
@@ -259,26 +262,65 @@ def told(summary: Any) -> Any:
     return pytest.approx(summary, abs=1e-4) if isinstance(summary, float) else summary
 
 
+def program_of(driver: "subprocess.Popen[str]", name: str) -> psutil.Process:
+    """What a keeper keeps, found by its log."""
+    keepers = psutil.Process(driver.pid).children()
+    found: psutil.Process = next(
+        each.children()[0] for each in keepers if any(name in word for word in each.cmdline())
+    )
+    return found
+
+
+def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
+    """A server, a rank, the disk and the driver fail while they are needed; what was said until the end."""
+    filler, said = disk.place / "filler", list[str]()
+
+    def fill() -> None:
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def in_order() -> Iterator[tuple[str, Callable[[], object]]]:
+        yield "i00-make-tasks-a1: judge", lambda: program_of(driver, "i00-challenger").kill()
+        yield "i01-train-challenger-a1: .*judge", lambda: rank_of("i01-train-challenger").kill()
+        yield "i01-make-tasks-a1: judge", fill
+        yield "i01-make-tasks: something outside was down", filler.unlink
+        yield "i02-train-solver-a1: .*judge", lambda: driver.kill()
+
+    def rank_of(name: str) -> psutil.Process:
+        rank: psutil.Process = program_of(driver, name).children()[1]
+        return rank
+
+    faults = in_order()
+    # Each when the line before was said.
+    expected, fault = next(faults)
+    while True:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
+            assert driver.stderr is not None
+            for line in driver.stderr:
+                said.append(line)
+                if expected and re.search(expected, line):
+                    fault()
+                    expected, fault = next(faults, ("", fill))
+        if driver.returncode != -signal.SIGKILL:
+            assert driver.returncode == 0 and not expected, "".join([*said, expected])
+            return said
+
+
 @pytest.mark.timeout(1800)
-def test_servers_and_ranks_on_one_machine_make_what_one_process_makes(tmp_path: Path) -> None:
+def test_servers_and_ranks_on_one_machine_make_what_one_process_makes_whatever_fails(tmp_path: Path) -> None:
     """Retriever, judge and both policies are served, two ranks train: the run `tiny` of a cluster, shortened."""
     settings = [word for setting in SHORT for word in ("--set", setting)]
     config = str(REPOSITORY / "k8s" / "runs" / "tiny" / "run.yaml")
     scope = [sys.executable, "-m", "scope_selfplay", "run", "--config", config, *settings]
-    node = ran([*scope, "--root", str(tmp_path / "node"), "--gpus", "cpu:4"], timeout=1500)
-    assert node.returncode == 0, node.stderr
-    assert "tiny-i01-train-challenger-a1: slot 2,3" in node.stderr
-    alone = [
-        *scope,
-        "--root",
-        str(tmp_path / "alone"),
-        "--set",
-        "judge.kind=lexical",
-        "--set",
-        "judge.endpoint={}",
-    ]
+    with disk_at(tmp_path / "node") as disk:
+        disk.resize(400_000)
+        said = disturbed([*scope, "--root", str(disk.place), "--gpus", "cpu:4"], disk)
+        shutil.copytree(disk.place / "tiny", tmp_path / "tiny", symlinks=True)
+    assert any("tiny-i01-train-challenger-a1: slot 2,3" in line for line in said)
+    alone = [*scope, "--root", str(tmp_path / "alone"), "--set=judge.kind=lexical", "--set=judge.endpoint={}"]
     assert ran(alone, timeout=600).returncode == 0
-    served, single = (RunFolder(tmp_path / name / "tiny") for name in ("node", "alone"))
+    served, single = RunFolder(tmp_path / "tiny"), RunFolder(tmp_path / "alone" / "tiny")
     for iteration in range(3):
         files = [run.stage(iteration, Stage.TASKS).candidates for run in (served, single)]
         (one, other) = (

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.testing.chat_server import FakeServer
+from tests.disks import Disk, disk_at
 from tests.integration.loop.test_run import config_of, in_child, records, settings_of, whole_run
 from tests.integration.serving.threads import in_thread
 from tests.kills import die_before_write
@@ -190,23 +190,14 @@ def test_a_ctrl_c_at_any_moment_is_one_line_and_the_run_goes_on(
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, of 64 kB at first."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None or subprocess.run(mount(place, 64), capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def mount(place: Path, kilobytes: int, *options: str) -> list[str]:
-    return ["mount", "-t", "tmpfs", "-o", ",".join([*options, f"size={kilobytes}k"]), "scope", str(place)]
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with disk_at(tmp_path / "disk") as made:
+        yield made
 
 
 @pytest.mark.fault(7)
 def test_a_disk_of_any_size_that_fills_up_is_one_line_and_with_room_the_run_goes_on(
-    finished: RunFolder, speaking_policy: Path, disk: Path, tmp_path: Path, counts: FaultCounts
+    finished: RunFolder, speaking_policy: Path, disk: Disk, tmp_path: Path, counts: FaultCounts
 ) -> None:
     undisturbed = records(finished.path.parent)
     needed = sum(path.stat().st_size for path in finished.path.rglob("*") if path.is_file()) // 1024
@@ -214,14 +205,14 @@ def test_a_disk_of_any_size_that_fills_up_is_one_line_and_with_room_the_run_goes
     full = 0
     for number in range(count):
         size, said = 8 + needed * number // count, tmp_path / f"said-{number}"
-        subprocess.run(mount(disk, size, "remount"), check=True)
-        code = in_child(scope_run, speaking_policy, disk, said, None)
+        disk.resize(size)
+        code = in_child(scope_run, speaking_policy, disk.place, said, None)
         full += not whole_or_stopped(code, said, ExitCode.OUTSIDE, FULL)
         if number % (count // resumed) == 0:
-            subprocess.run(mount(disk, 20 * needed, "remount"), check=True)
-            assert in_child(scope_run, speaking_policy, disk, said, None) == 0, said.read_text()
-            counts.compare(undisturbed, records(disk), tried=int(code != 0))
-        shutil.rmtree(disk / "tiny", ignore_errors=True)
+            disk.resize(20 * needed)
+            assert in_child(scope_run, speaking_policy, disk.place, said, None) == 0, said.read_text()
+            counts.compare(undisturbed, records(disk.place), tried=int(code != 0))
+        shutil.rmtree(disk.place / "tiny", ignore_errors=True)
     counts.check()
     assert full >= count * 0.8
 
