@@ -246,6 +246,7 @@ def _named_values(text: str) -> dict[str, Any] | None:
 EXAMPLE_QUERY = "your search query"
 _VERBS = "Explain|Describe|Compare|Summarise|Plan|Write"
 """What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
+_WORDS = r"[^<>\n.?!]"
 _FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
 """No white space or ASCII punctuation: three dots are no query and no answer."""
 
@@ -302,7 +303,8 @@ class Dialect:
         forms = {
             # Without what a JSON string would have to escape.
             "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
-            "task": rf"<task>({_VERBS}) [^<>\n.?!]{{30,200}}[.?]</task>",
+            # One sentence, which may name St. Helena.
+            "task": rf"<task>({_VERBS}) {_WORDS}{{30,240}}((St|Mt|Mr|Dr)\. {_WORDS}{{5,120}})?[.?]</task>",
             "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
         thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""

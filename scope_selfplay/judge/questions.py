@@ -308,7 +308,8 @@ def _rubric_form(least: int, most: int, begins: str) -> str:
     characters.
     """
     priorities = "|".join(each.value for each in Priority)
-    item = rf'\{{"text": "{begins}[^"\\\n]{{20,220}}", "priority": "({priorities})"\}}'
+    # Not the example's own three dots.
+    item = rf'\{{"text": "{begins}[^" .…\\\n][^"\\\n]{{19,219}}", "priority": "({priorities})"\}}'
     return rf'\{{"criteria": \[{item}(, {item}){{{least - 1},{most - 1}}}\]\}}'
 
 

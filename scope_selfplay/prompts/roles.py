@@ -173,8 +173,8 @@ class Contract:
 CONTRACTS = {
     # 1,024 prompt tokens for the Challenger (Table 9) leave the rest to a 100-word passage and the task type.
     PromptRole.CHALLENGER: Contract(
-        ("document_title", "document_text", "task_type", "task_description", "search_turns", "search_syntax"),
-        (),
+        ("document_title", "document_text", "task_description", "search_turns", "search_syntax"),
+        ("task_type",),
         Output.TASK,
         800,
         "document_text",
