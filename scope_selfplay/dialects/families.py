@@ -244,7 +244,7 @@ def _named_values(text: str) -> dict[str, Any] | None:
 
 
 EXAMPLE_QUERY = "your search query"
-_VERBS = "Explain|Describe|Compare|Summarise|Plan|Write"
+_VERBS = "Explain|Describe|Compare|Summarise"
 """What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
 _WORDS = r"[^<>\n.?!]"
 _FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
