@@ -58,13 +58,13 @@ def test_place_and_line_ends_and_a_byte_order_mark_do_not_count_for_the_hash(tmp
 def test_a_domain_inherits_what_it_does_not_say(tmp_path: Path) -> None:
     copy_wikipedia(tmp_path)
     domain = EXTENDING + (
-        "gates: [entity]\nsearch_turns: {2: 1}\ntask_types:\n  writing: {weight: 3}\n"
+        "gates: [entity]\nsearch_turns: {1: 0, 2: 1}\ntask_types:\n  writing: {weight: 3}\n"
         "  planning: {enabled: false}\n  brief:\n    description: A legal brief.\n"
     )
     pack = load_pack(write_pack(tmp_path / "law", domain=domain, solver=solver_text("You know the law.")))
     parent, own = load_pack(tmp_path / "wikipedia"), pack.domain
     assert (own.name, own.title, own.corpus) == ("law", "Law", parent.domain.corpus)
-    assert (own.gates, own.search_turns) == ((Gate.ENTITY,), {2: 1})
+    assert (own.gates, own.search_turns) == ((Gate.ENTITY,), {1: 0, 2: 1})
     inherited = {kind.name: kind for kind in parent.domain.task_types}
     types = {kind.name: kind for kind in own.task_types}
     assert list(types) == [*inherited, "brief"] and not types["planning"].enabled
