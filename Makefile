@@ -196,16 +196,16 @@ TAGGED := $(TAG:%=:%)
 images: image-worker image-local image-retriever image-trainer ## all four: BASE=... TRAINER_BASE=... [REGISTRY=host/me/]
 
 image-worker: ## without torch; makes tasks and compares: BASE=python:3.11-slim@sha256:... [BUILD="buildah build"]
-	$(BUILD) -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) -t $(REGISTRY)scope-selfplay$(TAGGED) .
+	$(BUILD) -f k8s/images/worker.Dockerfile $(BASE:%=--build-arg BASE=%) -t $(REGISTRY)scope-selfplay$(TAGGED) .
 
 image-local: ## with torch; also trains and serves on the CPU, as `tiny` does: BASE=python:3.11-slim@sha256:...
-	$(BUILD) -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=local,worker -t $(REGISTRY)scope-selfplay-local$(TAGGED) .
+	$(BUILD) -f k8s/images/worker.Dockerfile $(BASE:%=--build-arg BASE=%) --build-arg EXTRAS=local,worker -t $(REGISTRY)scope-selfplay-local$(TAGGED) .
 
 image-retriever: ## BASE=python:3.11-slim@sha256:...
-	$(BUILD) -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t $(REGISTRY)scope-retriever$(TAGGED) .
+	$(BUILD) -f retrieval/Dockerfile $(BASE:%=--build-arg BASE=%) -t $(REGISTRY)scope-retriever$(TAGGED) .
 
 image-trainer: ## TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:...
-	$(BUILD) -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t $(REGISTRY)scope-trainer$(TAGGED) .
+	$(BUILD) -f k8s/images/trainer.Dockerfile $(TRAINER_BASE:%=--build-arg BASE=%) -t $(REGISTRY)scope-trainer$(TAGGED) .
 
 image-tag: ## the tag of the images
 	@echo $(TAG)

@@ -10,7 +10,7 @@ from setuptools import find_namespace_packages, setup
 PACKS = sorted(path.parent.name for path in Path("prompts").glob("*/domain.yaml"))
 HOME = "scope_selfplay.prompt_packs"
 KUSTOMIZE = "scope_selfplay.kustomize"
-FOLDERS = [Path("k8s", name) for name in ("components", "images", "presets", "shared")]
+FOLDERS = [Path("k8s", name) for name in ("clusters", "components", "images", "presets", "shared")]
 PLACES = [*FOLDERS, *FOLDERS[0].iterdir()]
 DATA = [".".join((KUSTOMIZE, *path.parts[1:])) for path in PLACES if path.name.isidentifier()]
 """Folders that setuptools takes for packages, since their names could be."""
@@ -43,6 +43,7 @@ setup(
             "components/*/*.json",
             "shared/*.yaml",
             "presets/*.yaml",
+            "clusters/*.yaml",
             "images/*",
         ],
         "scope_selfplay.report": ["templates/*", "static/*"],

@@ -18,7 +18,7 @@ What is there already and whole is left alone by all of them; what was stopped g
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -70,6 +70,10 @@ _PROCESSES = click.option(
     show_default=True,
     show_envvar=True,
     help="Processes on this node, one for each GPU.",
+)
+
+_PATIENCE = click.option(
+    "--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched."
 )
 
 
@@ -264,7 +268,7 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
 @jobs.command()
 @click.option("--index", type=_PATH, required=True, help="Folder of the index.")
 @click.option("--source", type=_PATH, required=True, help="Corpus.")
-@click.option("--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched.")
+@_PATIENCE
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def build_index(index: Path, source: Path, patience: float, options: tuple[str, ...]) -> None:
     """`scope index build`, with OPTIONS after --, of what is still on its way to the volume.
@@ -278,9 +282,9 @@ def build_index(index: Path, source: Path, patience: float, options: tuple[str, 
     build.main([str(source), str(index), *options], standalone_mode=False)
 
 
-def _wait_for(inputs: Sequence[Path], patience: float) -> None:
+def _wait_for(inputs: Iterable[Path], patience: float) -> None:
     """Each is there when it is whole. Raises OutsideError for what is not there in time."""
-    end = time.monotonic() + patience
+    inputs, end = tuple(inputs), time.monotonic() + patience
     while missing := [str(path) for path in inputs if not path.exists()]:
         if time.monotonic() >= end:
             raise OutsideError(
@@ -371,6 +375,7 @@ def warm_start(
     "--job", envvar="SCOPE_JOB", help="Name of the Job that owns everything; this pod's own by default."
 )
 @click.option("--namespace", "-n", help="This pod's own, or that of the kubeconfig, without it.")
+@_PATIENCE
 @click.option(
     "--metrics", type=click.IntRange(1, 65535), help="Port of /metrics for Prometheus; none without it."
 )
@@ -381,10 +386,16 @@ def run_controller(
 
     Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
     """
+    from scope_selfplay.cluster.prepare import awaited
     from scope_selfplay.cluster.probe import check_volume
+    from scope_selfplay.config.load import load_config
     from scope_selfplay.driver.kubernetes import control
     from scope_selfplay.driver.parts import read_inputs
 
+    patience = options.pop("patience")
+    with suppress(UserError):
+        # What cannot be read is said below; what is on its way, exit 75 waits for.
+        _wait_for(map(Path, awaited(load_config(options["config"], options["overrides"]))), patience)
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
     with shown_progress() as progress:
         check_volume(options["root"], progress.say)

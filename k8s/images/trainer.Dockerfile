@@ -1,7 +1,7 @@
 # Training and serving on GPUs: a vLLM image, because trl[vllm] 1.16 takes vLLM 0.22 to 0.31 and its torch. Build from
 # the repository's root, with the base by digest:
 #   docker build -f k8s/images/trainer.Dockerfile --build-arg BASE=vllm/vllm-openai:v0.31.0@sha256:... -t scope-trainer .
-ARG BASE
+ARG BASE=docker.io/vllm/vllm-openai:v0.31.0
 FROM ${BASE}
 
 # Without a package index: 1, and a page with links to wheels. pip reads both itself.

@@ -1,7 +1,7 @@
 # Everything that needs no GPU: controller, task making, comparing, retriever, viewer; with EXTRAS=local,worker also
 # the run `tiny` (`make image-local`). Build from the repository's root, with the base by digest:
 #   docker build -f k8s/images/worker.Dockerfile --build-arg BASE=python:3.11-slim@sha256:... -t scope-selfplay .
-ARG BASE
+ARG BASE=docker.io/library/python:3.11-slim
 FROM ${BASE}
 
 # worker is slim: it tokenizes, with transformers, and has no torch; local adds torch, to train or serve on the CPU.

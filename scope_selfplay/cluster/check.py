@@ -34,7 +34,8 @@ from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pod
 from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Body, Component, gpus_of, pack_map
 from scope_selfplay.cluster.prepare import TRACKERS
 from scope_selfplay.cluster.stages import is_vllm, settings_of
-from scope_selfplay.config.load import parse_config, parse_settings
+from scope_selfplay.config.cluster import has_registry, image_name
+from scope_selfplay.config.load import CLUSTER_FILE, parse_config, parse_settings, with_cluster
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.config.training import check_engine, check_shares
 from scope_selfplay.plan.load import retrieval_plan
@@ -122,7 +123,9 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
     }
     for what, check in checks.items():
         try:
-            problems += list(check())
+            found = list(check())
+            problems += [each for each in found if each.state is State.STOP]
+            notes = [*notes, *(str(each) for each in found if each.state is not State.STOP)]
         except ConfigError as error:
             notes = [*notes, f"{what} not checked: {error}"]
     # Who may not see pods knows nothing of a probe.
@@ -151,7 +154,11 @@ def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
         for option, value in pairwise(container.get("args") or [])
         if option == "--set"
     ]
-    return parse_config(parse_settings(texts[0], where), overrides, where=where)
+    shared = next(
+        (body["data"][CLUSTER_FILE] for body in objects if CLUSTER_FILE in (body.get("data") or {})), ""
+    )
+    data = with_cluster(parse_settings(texts[0], where), parse_settings(shared, f"{folder}: {CLUSTER_FILE}"))
+    return parse_config(data, overrides, where=where)
 
 
 def applied_objects(folder: Path) -> list[Body]:
@@ -191,7 +198,12 @@ def _notes(config: RunConfig) -> Iterator[str]:
     loose = sorted(image for image in named if "@sha256:" not in image)
     if loose:
         yield f"images without a digest may change under a run: {', '.join(loose)}"
-    if latest := [image for image in loose if _name_and_tag(image)[1] == "latest"]:
+    if bare := [image for image in sorted(named) if not has_registry(image)]:
+        yield (
+            f"images without a registry are asked of docker.io by nodes that do not have them: {', '.join(bare)}; "
+            "name yours in cluster.images.registry"
+        )
+    if latest := [image for image in loose if image.rpartition("/")[2].partition(":")[2] in ("", "latest")]:
         yield (
             f"images called latest are pulled at every start, also where they were loaded: {', '.join(latest)}; "
             "name them by another tag, or by digest"
@@ -261,18 +273,12 @@ def _image_problems(config: RunConfig) -> Iterator[Finding]:
         )
     users = [name for name in _trained(config) if not images.trainer and name not in on_gpus]
     users += [each for each in served if each is not Component.JUDGE and each not in on_gpus]
-    if users and _name_and_tag(images.worker)[0] == "scope-selfplay":
+    if users and image_name(images.worker) == "scope-selfplay":
         yield Finding(
             "cluster.images.worker",
             f"is {images.worker}, the slim image, which has no torch for {', '.join(users)}; "
             "name the one of `make image-local`",
         )
-
-
-def _name_and_tag(image: str) -> tuple[str, str]:
-    """Without registry and digest."""
-    name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
-    return name, tag or "latest"
 
 
 def _tracking_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:

@@ -28,6 +28,11 @@ from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 
 CLAIM_KIND = "PersistentVolumeClaim"
+OF_ONE_NODE = {
+    *("ebs.csi.aws.com", "kubernetes.io/aws-ebs", "ebs.csi.eks.amazonaws.com", "pd.csi.storage.gke.io"),
+    *("kubernetes.io/gce-pd", "disk.csi.azure.com", "rancher.io/local-path", "kubernetes.io/no-provisioner"),
+}
+"""Provisioners of block storage and of nodes' own disks: no ReadWriteMany file systems."""
 
 
 def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
@@ -54,9 +59,20 @@ def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Find
     for claim in (body for body in objects if body.get("kind") == CLAIM_KIND):
         bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"]) or {}
         wanted = claim["spec"].get("storageClassName")
+        default = next((name for name, body in classes.items() if is_default_class(body)), "")
+        maker = str(classes.get(wanted or default, {}).get("provisioner"))
         if (bound.get("status") or {}).get("phase") == "Bound":
             continue
-        if wanted == "" or wanted in classes or (not wanted and any(map(is_default_class, classes.values()))):
+        if maker in OF_ONE_NODE and "ReadWriteMany" in claim["spec"]["accessModes"]:
+            several = [name for name, body in classes.items() if body.get("provisioner") not in OF_ONE_NODE]
+            yield Finding(
+                name_of(claim),
+                f"is ReadWriteMany, and volumes of the StorageClass {wanted or default} ({maker}) are one node's; "
+                f"name one for several nodes ({', '.join(several) or 'there is none'}) as storageClassName in "
+                "cluster.claim, or set accessModes: [ReadWriteOnce] there and a nodeSelector in cluster.pod",
+            )
+            continue
+        if wanted == "" or wanted in classes or (not wanted and default):
             continue
         message = f"wants the StorageClass {wanted}; there are {known}"
         if not wanted:
@@ -213,21 +229,20 @@ class _Room(NamedTuple):
     offered: Mapping[str, float]
     free: Mapping[str, float]
     taints: Sequence[Body]
+    labels: Mapping[str, str]
 
 
 def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
     """Nodes that the run may go to, and their room. Raises ConfigError where nodes may not be seen."""
     selector = config.cluster.node_selector
-    if not selector and not any(peak_gpus(config).values()):
+    everything = pods_of(objects)
+    if not any(pods.spec.get("nodeSelector") for pods in everything) and not any(peak_gpus(config).values()):
         return
     nodes = cluster.objects("nodes")
     labels = {"matchLabels": selector}
     found = [node for node in nodes if matches(labels, node["metadata"].get("labels") or {})]
     if not found:
-        message = (
-            f"none has {pairs(selector) or 'come up'}; label one, or change the nodeSelector of cluster.pod"
-        )
-        yield Finding("nodes", message)
+        yield _from_zero(pairs(selector) or "come up")
         return
     is_one = bool(claims_of_one_node(config, objects))
     if selector and is_one and len(found) > 1:
@@ -238,13 +253,20 @@ def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) 
     held = _held_by_others(config, cluster)
     rooms = [_room(node, held) for node in found if not (node.get("spec") or {}).get("unschedulable")]
     yield from _room_problems(config, rooms, is_one=is_one)
-    for pods in pods_of(objects):
-        yield from _pod_problems(config, pods, rooms)
+    missing = set()
+    for pods in everything:
+        own = {"matchLabels": pods.spec.get("nodeSelector") or {}}
+        if fitting := [room for room in rooms if matches(own, room.labels)]:
+            yield from _pod_problems(config, pods, fitting)
+        elif own["matchLabels"] != selector:
+            missing.add(pairs(own["matchLabels"]))
+    yield from map(_from_zero, sorted(missing))
 
 
-def gpus_offered(node: Body, resource: str) -> float:
-    """GPUs that pods may take on this node."""
-    return amount(node["status"].get("allocatable", {}).get(resource, 0))
+def _from_zero(what: str) -> Finding:
+    """A pool may have no node until a pod waits for one."""
+    advice = "the run waits until an autoscaler makes one; without an autoscaler label one, or change the nodeSelector"
+    return Finding("nodes", f"none has {what} now", State.WARNING, advice)
 
 
 def _held_by_others(config: RunConfig, cluster: Kubectl) -> dict[str, Amounts]:
@@ -267,7 +289,8 @@ def _room(node: Body, others: Mapping[str, Amounts]) -> _Room:
     held = others.get(node["metadata"]["name"], Amounts(float))
     free = {key: value - held[f"requests.{key}"] for key, value in offered.items()}
     taints = (node.get("spec") or {}).get("taints") or []
-    return _Room(offered, free, [taint for taint in taints if taint.get("effect") != "PreferNoSchedule"])
+    hard = [taint for taint in taints if taint.get("effect") != "PreferNoSchedule"]
+    return _Room(offered, free, hard, node["metadata"].get("labels") or {})
 
 
 def _room_problems(config: RunConfig, rooms: Sequence[_Room], *, is_one: bool) -> Iterator[Finding]:
@@ -281,7 +304,9 @@ def _room_problems(config: RunConfig, rooms: Sequence[_Room], *, is_one: bool) -
         offered = [0.0, *(room.offered.get(key, unsaid) for room in rooms)]
         free = [0.0, *(room.free.get(key, unsaid) for room in rooms)]
         takes = f"the largest stage takes {readable(wanted)} {where}"
-        if reach(offered) < wanted:
+        if key == gpus and wanted > 0 and not any(offered):
+            yield _from_zero(key)
+        elif reach(offered) < wanted:
             yield Finding("nodes", f"offer {readable(reach(offered))} {key}, {takes}")
         elif reach(free) < wanted:
             held = f"(other pods hold {readable(sum(offered) - sum(free))}), {takes}; the run waits for it"
@@ -305,7 +330,8 @@ def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iter
     for key in (config.cluster.gpu_resource, "cpu", "memory"):
         value = needs[f"requests.{key}"]
         largest = max((room.offered.get(key, value) for room in open_rooms), default=value)
-        if value > largest:
+        # A pool whose nodes have no device yet is a note on all of it.
+        if value > largest and (largest or "/" not in key):
             message = f"takes {readable(value)} {key} on one node, the largest offers {readable(largest)}"
             yield Finding(pods.owner, message)
 

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import Finding
-from scope_selfplay.cluster.objects import Pods, allows, matches, name_of, pods_of
+from scope_selfplay.cluster.objects import Pods, allows, matches, name_of, pods_of, port_of
 from scope_selfplay.cluster.pods import COMPONENT, Body, Component
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
-_PORTS = {"http": 80, "https": 443}
 _BOTH = (Component.TRAINER, Component.WORKER)
 FETCHING = "fetch-model"
 """The component of pods that fetch what a run needs: the only ones that leave the cluster."""
@@ -125,7 +124,7 @@ def _call_problems(
     address = urlsplit(url)
     service = services.get(address.hostname or "")
     if service is None:
-        port = address.port or _PORTS.get(address.scheme, 80)
+        port = port_of(url)
         if not allows(policies, "Egress", caller, None, port, pods):
             message = f"calls {url}, and there is no Service {address.hostname}"
             if caller.labels.get(COMPONENT) == FETCHING:
@@ -162,7 +161,8 @@ def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Find
             for caller in callers if setting.startswith("tools.") else ():
                 yield from _call_problems(caller, url, objects, pods)
         elif url:
-            port = address.port or _PORTS.get(address.scheme, 80)
+            url = config.cluster.proxy if config.cluster.proxy and address.scheme == "https" else url
+            port = port_of(url)
             policies = _named(objects, "NetworkPolicy").values()
             kept = [each for each in callers if not allows(policies, "Egress", each, None, port, pods)]
             if kept:

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scope_selfplay.base.errors import ConfigError, ExitCode, Finding, ScopeError, State, passed
+from scope_selfplay.base.errors import ConfigError, ExitCode, State
 from scope_selfplay.base.terminal import show_findings, shown_progress
-from scope_selfplay.cluster.check_cluster import (
-    OLDEST,
-    gpus_offered,
-    is_default_class,
-    is_kept_for,
-    is_older,
-    probe_finding,
-    volumes_seen,
-)
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import planned_objects
-from scope_selfplay.cluster.pods import CLAIM
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs, secrets_of
 
 if TYPE_CHECKING:
@@ -63,12 +53,12 @@ def render(
     update: bool,
     force: bool,
 ) -> None:
-    """Write TO/k8s/runs/NAME from a run's CONFIG.
+    """Write TO/k8s/runs/NAME from a run's CONFIG, and from what TO/k8s/cluster.yaml says of the cluster.
 
     A CONFIG that lies in a run's folder as run.yaml is rendered there.
     """
     from scope_selfplay.cluster.folder import render_folder, shipped_kustomize
-    from scope_selfplay.config.load import load_config
+    from scope_selfplay.config.load import CLUSTER_FILE, load_config
 
     base = shipped_kustomize()
     presets = {file.stem: file for file in sorted((base / "presets").glob("*.yaml"))}
@@ -76,18 +66,17 @@ def render(
         raise ConfigError(f"render: expected CONFIG or --preset, which is one of {', '.join(presets)}")
     config = config or presets[str(preset)]
     config = config.parent / config.readlink() if config.is_symlink() else config
-    run = load_config(config)
     known = sorted(path.name for path in (base / "components").iterdir())
     for name in components:
         if name not in known:
             raise ConfigError(f"--component {name}: there are {', '.join(known)}")
     if config.parent.name == "setup" and config.name == "run.yaml":
-        # As it was typed, where that is long enough.
-        is_long = len(config.parents) > 4
-        top = config.parents[4] if is_long else Path(os.path.relpath(config.resolve().parents[4]))
+        top = Path(os.path.relpath(config.resolve().parents[4]))
         place = config.resolve().parents[1].relative_to(top.resolve())
     else:
-        place = Path("k8s", "runs", run.name)
+        place = Path("k8s", "runs", load_config(config).name)
+    shared = top / "k8s" / CLUSTER_FILE
+    run = load_config(config, cluster=shared if shared.is_file() else None)
     text, how = config.read_text(encoding="utf-8"), {"force": force, "update": update}
     layout, wrote = render_folder(top, place, run, text, components, vendor=vendor, **how)
     for each in wrote:
@@ -210,95 +199,30 @@ def fetch(
 
 
 @k8s.command()
+@click.option(
+    "--write",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what is seen of the cluster to this file, such as k8s/cluster.yaml.",
+)
 @_NAMESPACE
 @_JSON
-def doctor(namespace: str | None, as_json: bool) -> None:
+def doctor(file: Path | None, namespace: str | None, as_json: bool) -> None:
     """Say what this cluster can run, and what is missing."""
-    findings = examine(Kubectl(namespace))
+    from scope_selfplay.cluster.doctor import cluster_values, examine
+
+    cluster = Kubectl(namespace)
+    findings = examine(cluster)
     if as_json:
         click.echo(json.dumps([vars(finding) for finding in findings], indent=1))
-        return
-    show_findings(findings)
-
-
-_NEEDED = {
-    "run": ("jobs.batch", "configmaps", "persistentvolumeclaims", "serviceaccounts"),
-    "set up": (
-        "roles.rbac.authorization.k8s.io",
-        "rolebindings.rbac.authorization.k8s.io",
-        "networkpolicies.networking.k8s.io",
-    ),
-}
-_DNS, _DNS_PODS = "k8s-app", ("kube-dns", "node-local-dns")
-
-
-def examine(cluster: Kubectl) -> list[Finding]:
-    """Findings about the cluster; only its own one where it does not answer."""
-    try:
-        version = cluster.version()
-    except ScopeError as error:
-        advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
-        return [Finding("cluster", str(error), State.WARNING, advice)]
-    findings = [Finding("cluster", f"Kubernetes {version}", State.OK)]
-    if is_older(version):
-        advice = (
-            f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
-            "kueue and several nodes"
-        )
-        findings.append(Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice))
-    for what, resources in _NEEDED.items():
-        lacking = ", ".join(resource for resource in resources if not cluster.may("create", resource))
-        found = f"lacking: {lacking}" if lacking else "all there"
-        advice = f"ask for the right to create {lacking} in this namespace"
-        findings.append(Finding(f"rights to {what}", found, passed(not lacking), advice))
-    looks = {"storage": _storage, "GPUs": _gpus, "quotas": _quotas, "DNS": _names, "volume": _volume}
-    for what, look in looks.items():
-        try:
-            findings.append(look(cluster))
-        except ScopeError as error:
-            findings.append(Finding(what, f"cannot be seen ({error})", State.OK))
-    return findings
-
-
-def _storage(cluster: Kubectl) -> Finding:
-    """A volume that waits for the claim as the base has it is as good as a class."""
-    found = [
-        f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}"
-        for body in cluster.objects("storageclasses")
-    ]
-    kept = [each for each in volumes_seen(cluster) if is_kept_for(each, CLAIM, cluster.namespace)]
-    found += [f"the PersistentVolume {each['metadata']['name']} waits for {CLAIM}" for each in kept[:1]]
-    advice = f"make a PersistentVolume for the claim {CLAIM}, or ask for a StorageClass with ReadWriteMany"
-    return Finding("storage", ", ".join(found) or "no StorageClass", passed(found), advice)
-
-
-def _gpus(cluster: Kubectl) -> Finding:
-    nodes = cluster.objects("nodes")
-    offered = {node["metadata"]["name"]: gpus_offered(node, "nvidia.com/gpu") for node in nodes}
-    found = ", ".join(f"{name} {count:.0f}" for name, count in offered.items() if count)
-    advice = "not needed for k8s/runs/tiny; paper scale needs 6 GPUs and NVIDIA's device plugin"
-    return Finding("GPUs", found or f"none on {len(nodes)} nodes", passed(found), advice)
-
-
-def _quotas(cluster: Kubectl) -> Finding:
-    quotas = [(quota.get("status") or {}).get("hard") or {} for quota in cluster.objects("resourcequotas")]
-    hard = [f"{name}={value}" for quota in quotas for name, value in quota.items()]
-    return Finding("quotas", ", ".join(hard) or "none in this namespace", State.OK)
-
-
-def _names(cluster: Kubectl) -> Finding:
-    """Whether the policies of k8s/shared let a run's pods ask for names: the DNS that they select has to be in pods."""
-    pods = cluster.objects("pods", f"{_DNS} in ({', '.join(_DNS_PODS)})", everywhere=True)
-    found = sorted({pod["metadata"]["labels"][_DNS] for pod in pods})
-    advice = (
-        "where NetworkPolicies are enforced add the component node-dns, except on OpenShift and with GKE's Cloud DNS; "
-        "else no pod of a run finds its servers"
-    )
-    return Finding("DNS", ", ".join(found) or f"no pod of {' or '.join(_DNS_PODS)}", passed(found), advice)
-
-
-def _volume(cluster: Kubectl) -> Finding:
-    probed = probe_finding(cluster)
-    return Finding(
-        "volume", probed.what, passed(probed.state is not State.STOP), "take a volume that can do it"
-    )
+    else:
+        show_findings(findings)
+    stops = [finding for finding in findings if finding.state is State.STOP]
+    if file is not None and not any(each.is_outside for each in stops):
+        if file.exists():
+            raise ConfigError(f"{file}: exists; write to another file, and compare")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(cluster_values(cluster), encoding="utf-8")
+        click.echo(f"{file}: written; what it asks for in its first lines is yours to fill in", err=True)
+    if stops:
+        sys.exit(ExitCode.OUTSIDE if any(each.is_outside for each in stops) else ExitCode.USER)

@@ -25,6 +25,7 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.cluster.objects import port_of
 from scope_selfplay.cluster.pods import (
     CLAIM,
     CONFIG_FOLDER,
@@ -44,6 +45,7 @@ from scope_selfplay.cluster.pods import (
 )
 from scope_selfplay.cluster.prepare import evaluation_job, prepare_jobs
 from scope_selfplay.config.cluster import ClusterConfig, PodConfig
+from scope_selfplay.config.load import CLUSTER_FILE
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.prompts.folder import extended_folder, load_pack, pack_chain, pack_path
 from scope_selfplay.run.begin import JUDGE_PACK, with_judge_prompts
@@ -53,7 +55,7 @@ RENDERED = "k8s/rendered.sha256"
 """Below TOP: which release wrote the files, and their hashes. What has another one by now was edited by a person."""
 _WHOLE = (
     *("namespace", "quota", "node-dns", "external-servers", "tool-servers", "tracking", "monitoring"),
-    "ranks",
+    *("ranks", "disruption-budgets"),
 )
 """Components that are no run's own: what they bring, the namespace has once."""
 _NOTES = {
@@ -76,6 +78,8 @@ class RunFolderLayout:
     """Prompt packs and their folders, seen from the run's: its own and all that they extend."""
     components: Sequence[str] = ()
     """Components of the base; one with a slash in it is a path from setup/ and stays as it is."""
+    cluster_yaml: str = ""
+    """The values of the cluster, which all its runs share; empty where the run's config has them all."""
 
     @property
     def namespace(self) -> str | None:
@@ -91,6 +95,7 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
     files = {
         "setup/run.yaml": run_yaml,
+        **({f"setup/{CLUSTER_FILE}": layout.cluster_yaml} if layout.cluster_yaml else {}),
         "setup/controller.yaml": yaml_text(controller_job(config, [*layout.packs])),
         "setup/kustomization.yaml": _kustomization("setup", _setup(config, layout)),
         "kustomization.yaml": _kustomization("", {"components": ["setup"]}),
@@ -134,7 +139,7 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
         "configMapGenerator": [
             {
                 "name": f"{config.name}-config",
-                "files": ["run.yaml"],
+                "files": ["run.yaml", *([CLUSTER_FILE] if layout.cluster_yaml else [])],
                 "options": {"labels": labels, "disableNameSuffixHash": True},
             }
         ],
@@ -174,10 +179,17 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
     names += ["ranks"] if "ranks" not in names and any(stage.nodes > 1 for stage in trained) else []
     claim: Body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
     own = claim | ({"spec": cluster.claim} if cluster.volume_claim == CLAIM else {"$patch": "delete"})
+    patches: list[Body] = [{"patch": yaml_text(own)}] if cluster.claim or "spec" not in own else []
+    for url in filter(None, (cluster.proxy, cluster.prepare.hub)):
+        is_stages = url == cluster.proxy and "external-servers" in names
+        callers = "fetch-model|trainer|worker" if is_stages else "fetch-model"
+        rule = {"ports": [{"protocol": "TCP", "port": port_of(url)}]}
+        opened = yaml_text([{"op": "add", "path": "/spec/egress/-", "value": rule}])
+        patches.append({"target": {"kind": "NetworkPolicy", "name": f"scope-({callers})"}, "patch": opened})
     return {
         "resources": [f"../{layout.base}/shared"],
         "components": layout.paths(names, up=1),
-        "patches": [{"patch": yaml_text(own)}] if cluster.claim or "spec" not in own else [],
+        "patches": patches,
     }
 
 
@@ -260,7 +272,12 @@ def layout_of(folder: Path, config: RunConfig, components: Sequence[str]) -> Run
         places[name] = own if own.is_dir() else pack.resolve()
     # kustomize takes no absolute paths.
     paths = {name: os.path.relpath(place, folder.resolve()) for name, place in places.items()}
-    return RunFolderLayout(paths.pop(""), paths, components)
+    return RunFolderLayout(
+        paths.pop(""),
+        paths,
+        components,
+        _read(top / "k8s" / CLUSTER_FILE) or _read(folder / "setup" / CLUSTER_FILE) or "",
+    )
 
 
 def vendored_files(config: RunConfig) -> dict[str, str]:
@@ -358,16 +375,12 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool, update:
     lines = [f"{value}  {name}\n" for name, value in sorted(hashes.items()) if (folder / name).is_file()]
     (folder / RENDERED).parent.mkdir(parents=True, exist_ok=True)
     (folder / RENDERED).write_text("".join([f"# scope-selfplay {__version__}\n", *lines]), encoding="utf-8")
-    difference = "".join(
-        line
-        for name, text in changed.items()
-        for line in difflib.unified_diff(
-            (before[name] or "").splitlines(keepends=True), text.splitlines(keepends=True), name, name
-        )
-    )
-    return Written(
-        [folder / name for name in changed if name not in kept], [folder / name for name in kept], difference
-    )
+    lines = []
+    for name, text in changed.items():
+        was = (before[name] or "").splitlines(keepends=True)
+        lines += difflib.unified_diff(was, text.splitlines(keepends=True), name, name)
+    written = [folder / name for name in changed if name not in kept]
+    return Written(written, [folder / name for name in kept], "".join(lines))
 
 
 def _hashes(folder: Path) -> dict[str, str]:

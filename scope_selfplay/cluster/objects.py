@@ -6,6 +6,7 @@ Pure; objects are plain dicts, as YAML has them.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from scope_selfplay.cluster.pods import Body, ManifestContext, Owner, RunStage
 from scope_selfplay.cluster.stages import (
@@ -188,6 +189,12 @@ def _allows_port(allowed: Body, listener: Pods | None, number: int) -> bool:
     if isinstance(port, int):
         return bool(port <= number <= allowed.get("endPort", port))
     return port is None or (listener is not None and listener.ports.get(str(port)) == number)
+
+
+def port_of(url: str) -> int:
+    """The port that is called."""
+    address = urlsplit(url)
+    return address.port or (443 if address.scheme == "https" else 80)
 
 
 def readable(number: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import StorageError
 from scope_selfplay.config.base import ON_ONE_GPU, parameters_in
-from scope_selfplay.config.cluster import ClusterConfig, PodConfig, PolicyServerConfig
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig, PolicyServerConfig, amount, secret_key
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import RunFolder, Stage
 
@@ -91,6 +91,8 @@ OF_CONTAINERS = {
     "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
     "TRITON_CACHE_DIR": f"{CACHE}/triton",
 }
+_BURST = 4
+"""How many times its CPU request a container with GPUs may take while its node has them."""
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -273,13 +275,17 @@ def pod_template(
         "volumes": [{"name": mount.name, **mount.source} for mount in every if mount.source is not None],
     }
     metadata: Body = {"labels": dict(labels)} | ({"annotations": dict(_STAYS)} if stays else {})
-    pod = patched(patched({"metadata": metadata, "spec": spec}, cluster.pod), program.settings.pod)
+    pod: Body = {"metadata": metadata, "spec": spec}
+    for patch in (cluster.pod, cluster.gpu_pod if has_gpus else cluster.cpu_pod, program.settings.pod):
+        pod = patched(pod, patch)
     if has_gpus:
-        # Most clusters keep nodes with GPUs for pods that ask for them.
-        found = pod["spec"].get("tolerations") or []
-        if not any(each.get("key") in (None, cluster.gpu_resource) for each in found):
-            own = {"key": cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
-            pod["spec"]["tolerations"] = [*found, own]
+        # Most clusters keep nodes with GPUs for pods that ask for them; a slice's node has the taint of whole ones.
+        found, resource = pod["spec"].get("tolerations") or [], cluster.gpu_resource
+        key = "nvidia.com/gpu" if resource.startswith("nvidia.com/") else resource
+        if not any(each.get("key") in (None, key) for each in found):
+            pod["spec"]["tolerations"] = [*found, {"key": key, "operator": "Exists", "effect": "NoSchedule"}]
+        if cluster.queue:
+            pod["metadata"]["labels"][QUEUE] = cluster.queue
     return pod
 
 
@@ -289,8 +295,11 @@ def container_of(
     environment = {**_ENVIRONMENT, **program.environment}
     # It asks for what it may have, and not more: devices need equal requests and limits.
     amounts = program.settings.amounts(tiny=cluster.tiny)
+    limits = dict(amounts)
     if gpus := gpus_of(cluster, program.settings):
-        amounts[cluster.gpu_resource] = str(gpus)
+        amounts[cluster.gpu_resource] = limits[cluster.gpu_resource] = str(gpus)
+        # An engine's host side works in bursts; where it is throttled its GPUs wait.
+        limits["cpu"] = f"{_BURST * amount(amounts['cpu']):g}"
     return {
         "name": name,
         "image": program.image,
@@ -299,7 +308,7 @@ def container_of(
             {"name": each, ("value" if isinstance(value, str) else "valueFrom"): value}
             for each, value in environment.items()
         ],
-        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "resources": {"requests": amounts, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -326,8 +335,26 @@ def run_mounts(config: RunConfig, packs: Sequence[str]) -> list[Mount]:
 
 def key_variable(cluster: ClusterConfig) -> dict[str, Body]:
     """The key of the servers, under the name that vLLM reads; stages send it under the same name."""
-    source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}
-    return {KEY_VARIABLE: source} if cluster.key_secret is not None else {}
+    return _from_secret(KEY_VARIABLE, cluster.key_secret)
+
+
+def stage_variables(cluster: ClusterConfig) -> dict[str, str | Body]:
+    """What asks the servers of a run, and others outside, has in its environment."""
+    return {
+        **key_variable(cluster),
+        **_from_secret("JUDGE_API_KEY", cluster.judge_secret),
+        **way_out(cluster),
+    }
+
+
+def way_out(cluster: ClusterConfig) -> dict[str, str | Body]:
+    """The proxy's variables. What is inside is called over HTTP, by names without a dot."""
+    return {"HTTPS_PROXY": cluster.proxy, "NO_PROXY": ".svc,.cluster.local"} if cluster.proxy else {}
+
+
+def _from_secret(variable: str, named: str | None) -> dict[str, Body]:
+    name, key = secret_key(named or "")
+    return {variable: {"secretKeyRef": {"name": name, "key": key}}} if named else {}
 
 
 def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
@@ -382,13 +409,19 @@ def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
 def stamped(
     context: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
 ) -> Body:
-    own = labels if kind == "Service" else labels | context.config.cluster.labels
+    own = labels if kind == "Service" else labels | queue_labels(context.config.cluster, spec["template"])
     body = named_object(kind, name, own, owner=context.owner)
     annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
     if what:
         annotations[SPEC_HASH] = what
     body["metadata"]["annotations"] = annotations
     return {**body, "spec": spec}
+
+
+def queue_labels(cluster: ClusterConfig, template: Body) -> dict[str, str]:
+    """Of a Job or Deployment: the cluster's, and the queue of its pods; queues look there."""
+    found = template["metadata"]["labels"]
+    return cluster.labels | ({QUEUE: found[QUEUE]} if QUEUE in found else {})
 
 
 def named_object(

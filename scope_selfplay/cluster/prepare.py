@@ -6,6 +6,7 @@ its policy is in the image, and its index is made before its controller starts. 
 of a namespace may want different models.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,10 +19,13 @@ from scope_selfplay.cluster.pods import (
     Mount,
     Program,
     RunStage,
-    key_variable,
     labels_of,
     named_object,
     pod_template,
+    queue_labels,
+    short_hash,
+    stage_variables,
+    way_out,
 )
 from scope_selfplay.cluster.stages import endpoint_settings, is_vllm, servers_of
 from scope_selfplay.config.cluster import (
@@ -30,6 +34,7 @@ from scope_selfplay.config.cluster import (
     PodConfig,
     PrepareConfig,
     WarmStartConfig,
+    secret_key,
 )
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import Stage
@@ -70,14 +75,19 @@ def _job(
 ) -> Body:
     """A Job that runs a command; without a `pod` it is a small one. `part` is what a Job fetches."""
     extra: Body = {"args": list(options)}
-    environment, mounts, grace = {}, [], 30
+    environment: dict[str, str | Body] = way_out(config.cluster) if part else {}
+    mounts, grace = [], 30
+    if part and (hub := config.cluster.prepare.hub):
+        environment["HF_ENDPOINT"] = hub
     if pod is None:
         amounts = {"cpu": "2", "memory": "8Gi"} if part else {"cpu": "250m", "memory": "512Mi"}
         extra["resources"] = {"requests": amounts, "limits": amounts}
     if command[-1] == "fetch-model":
         # The image is offline: only these pods ask the hub.
-        environment = {"HF_HUB_OFFLINE": "0"}
-        token = {"secret": {"secretName": "hub-token", "optional": True}}
+        environment |= {"HF_HUB_OFFLINE": "0"}
+        name, key = secret_key(config.cluster.prepare.hub_secret)
+        items = [{"key": key, "path": "token"}]
+        token = {"secret": {"secretName": name, "items": items, "optional": True}}
         mounts = [Mount("token", token, "/etc/scope/hub")]
     if isinstance(pod, WarmStartConfig):
         environment, grace = {"SCOPE_PROCESSES": str(max(1, pod.gpus))}, GRACE
@@ -86,8 +96,14 @@ def _job(
     labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
     spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
-    body = named_object("Job", f"{config.name}-{name}", labels | {"scope/prepares": config.name})
-    return {**body, "spec": spec}
+    return _by_content(config, name, labels | {"scope/prepares": config.name}, spec)
+
+
+def _by_content(config: RunConfig, name: str, labels: dict[str, str], spec: Body) -> Body:
+    """A Job cannot be changed: one of another image or other options has another name, and apply makes it."""
+    content = short_hash(json.dumps(spec, sort_keys=True))[:8]
+    own = labels | queue_labels(config.cluster, spec["template"])
+    return {**named_object("Job", f"{config.name}-{name}-{content}", own), "spec": spec}
 
 
 def evaluation_job(config: RunConfig, settings: EvaluationJobConfig) -> Body:
@@ -96,16 +112,17 @@ def evaluation_job(config: RunConfig, settings: EvaluationJobConfig) -> Body:
     cluster = config.cluster
     extra = {"args": evaluation_arguments(config, settings)}
     image = cluster.images.trainer or cluster.images.worker
-    program = Program(image, ["scope", "eval"], settings, key_variable(cluster), extra)
+    program = Program(image, ["scope", "eval"], settings, stage_variables(cluster), extra)
     # The label `worker` opens the way to the run's judge and retriever.
     labels = labels_of(config, Component.WORKER)
+    template = pod_template(cluster, program, labels, grace=GRACE)
     spec = {
         "backoffLimit": 6,
         "activeDeadlineSeconds": cluster.deadline,
         "ttlSecondsAfterFinished": _KEPT,
-        "template": pod_template(cluster, program, labels, grace=GRACE),
+        "template": template,
     }
-    return {**named_object("Job", f"{config.name}-evaluate", labels), "spec": spec}
+    return _by_content(config, "evaluate", labels, spec)
 
 
 def evaluation_arguments(config: RunConfig, settings: EvaluationJobConfig) -> list[str]:
@@ -149,6 +166,13 @@ def downloads(config: RunConfig) -> dict[str, tuple[list[str], list[str]]]:
             urls = [word for url in published.urls for word in ("--url", url)]
             found[part] = (["scope", "index", "fetch"], [file, "--sha256", published.sha256, *urls])
     return found
+
+
+def awaited(config: RunConfig) -> list[str]:
+    """What no stage can begin without, and is whole once it is there."""
+    wanted = [config.model.path, _judge_folder(config), config.corpus.path]
+    wanted += [f"{config.cluster.retriever.index}/manifest.json"] if _index_options(config) else []
+    return [path for path in wanted if _is_on_volume(config, path)]
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
@@ -202,17 +226,22 @@ class NamedSecret(NamedTuple):
 
 def secrets_of(config: RunConfig) -> dict[str, NamedSecret]:
     """By the setting that names it."""
-    named = config.cluster
+    named, random = config.cluster, "$(openssl rand -hex 32)"
     trackers = [name for tracker in config.tracking.report_to for name in TRACKERS.get(tracker, ())[:1]]
-    options: dict[str, tuple[str | None, dict[str, str]]] = {
-        "key_secret": (named.key_secret, {"token": "--from-literal=token=$(openssl rand -hex 32)"}),
-        "tracking_secret": (named.tracking_secret, {name: f"--from-file={name}=FILE" for name in trackers}),
-    }
     found = {}
-    for setting, (name, keys) in options.items():
-        if name is not None:
-            command = " ".join(["kubectl create secret generic", name, *keys.values()])
-            found[setting] = NamedSecret(name, list(keys), command if keys else "create it")
+    for setting, value in (("key_secret", random), ("judge_secret", "KEY")):
+        if secret := getattr(named, setting):
+            name, key = secret_key(secret)
+            advice = f"kubectl create secret generic {name} --from-literal={key}={value}"
+            found[setting] = NamedSecret(name, [key], advice)
+    if named.tracking_secret is not None:
+        words = [f"--from-file={key}=FILE" for key in trackers]
+        advice = (
+            " ".join(["kubectl create secret generic", named.tracking_secret, *words])
+            if words
+            else "create it"
+        )
+        found["tracking_secret"] = NamedSecret(named.tracking_secret, trackers, advice)
     return found
 
 

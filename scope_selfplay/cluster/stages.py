@@ -31,6 +31,7 @@ from scope_selfplay.cluster.pods import (
     run_mounts,
     server_name,
     short_hash,
+    stage_variables,
     stamped,
 )
 from scope_selfplay.config.cluster import (
@@ -194,6 +195,8 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
         restart="Always",
         grace=grace,
         writes=False,
+        # It is made again elsewhere: nodes may be consolidated, as the component disruption-budgets allows.
+        stays=False,
     )
     spec = {
         "replicas": 1,
@@ -379,7 +382,7 @@ def _stage_program(
         arguments += ["--collect"] if shard.number is None else ["--shard", f"{shard.number}/{shard.of}"]
     for setting in endpoint_settings(config, servers):
         arguments += ["--set", setting]
-    environment: dict[str, str | Body] = dict(key_variable(config.cluster))
+    environment = stage_variables(config.cluster)
     images, extra = config.cluster.images, {}
     if isinstance(settings, TrainingStageConfig):
         environment |= _rank_variables(gpus_of(config.cluster, settings), settings, first)

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from scope_selfplay.config.base import ConfigSection
 
@@ -40,6 +40,10 @@ OptionalImage = Annotated[str, _name(f"({_IMAGE})?", _AN_IMAGE, 512)]
 ObjectName = Annotated[
     str, _name(_DOMAIN, "the name of an object: small letters, digits, - and ., such as my-secret")
 ]
+SecretKey = Annotated[
+    str, _name(rf"{_DOMAIN}(/[-A-Za-z0-9_.]+)?", "the name of an object, or name/key, such as servers/token")
+]
+"""Of a Secret without a key the key `token` is meant."""
 LabelKey = Annotated[str, _name(rf"({_DOMAIN}/)?{_LABEL}", _A_KEY, 317)]
 
 
@@ -48,6 +52,12 @@ _FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9} | {
     for i, base, letters in (("i", 1024.0, "KMGTPE"), ("", 1e3, "kMGTPE"))
     for power, letter in enumerate(letters, start=1)
 }
+
+
+def secret_key(named: str) -> tuple[str, str]:
+    """The Secret and the key that a setting names."""
+    name, _, key = named.partition("/")
+    return name, key or "token"
 
 
 def amount(quantity: Any) -> float:
@@ -69,6 +79,10 @@ def _check_pod_patch(patch: dict[str, Any]) -> dict[str, Any]:
     own = [key for key in metadata.get("labels") or {} if key.startswith(("scope/", "app.kubernetes.io/"))]
     if own:
         raise ValueError(f"found the label {own[0]}, by which the run finds its pods; use another key")
+    if "resourceClaims" in spec:
+        raise ValueError(
+            "found spec.resourceClaims; dynamic resource allocation is not supported, use a device plugin"
+        )
     for kind in ("containers", "initContainers"):
         if any("name" not in container for container in spec.get(kind) or []):
             raise ValueError(
@@ -112,8 +126,9 @@ class PodConfig(ConfigSection):
 
 Sharding = Literal["full", "hybrid"]
 """torch's words for what a training over several nodes keeps on each GPU."""
-GRACE = 120
-"""Seconds between SIGTERM and SIGKILL of a stage: work is abandoned at once, a checkpoint in writing is finished."""
+GRACE = 600
+"""Seconds between SIGTERM and SIGKILL of a stage: work is abandoned at once, a checkpoint in writing is finished,
+which for 8B takes a minute and more. Where a node goes sooner, the checkpoint before counts."""
 OFFLOADED = range(2, 4)
 """So many GPUs that hold one copy between them keep it in host memory: two of 80 GB hold an 8B trainer only with its
 optimizer there, four hold it without."""
@@ -123,11 +138,33 @@ class ImagesConfig(ConfigSection):
     """Production runs name images by digest. `latest` is pulled at every start, other tags where a node has no such
     image. One server's own image is a matter of its `pod`."""
 
+    registry: str = Field(default="", pattern=r"^([A-Za-z0-9][-A-Za-z0-9.:/_]*)?$")
+    """Registry and path, such as `registry.example/me`, of images that name none. Without it nodes that do not have
+    such an image ask docker.io for it."""
     worker: Image = "scope-selfplay:0.2.0"
     """Runs `python -m jobs ...` and servers without a GPU. To train or serve policies on the CPU it needs torch:
     `scope-selfplay-local:0.2.0`."""
     trainer: OptionalImage = ""
     """Runs the two training stages, and `vllm serve`; contains CUDA, TRL and vLLM. That of `worker` when left out."""
+
+    @model_validator(mode="after")
+    def _in_the_registry(self) -> Self:
+        for part in ("worker", "trainer"):
+            image = getattr(self, part)
+            if self.registry and image and not has_registry(image):
+                object.__setattr__(self, part, f"{self.registry.rstrip('/')}/{image}")
+        return self
+
+
+def image_name(image: str) -> str:
+    """Without registry, tag and digest."""
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+
+
+def has_registry(image: str) -> bool:
+    """Whether an image's name begins with a host, as container runtimes read it."""
+    first, slash, _ = image.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 class TaskMakingStageConfig(PodConfig):
@@ -267,6 +304,10 @@ class PrepareConfig(ConfigSection):
     """The base model, such as `Qwen/Qwen3-8B@COMMIT`; it is stored at `model.path`, or where `warm_start` starts."""
     judge: str | None = Field(default=None, pattern=REPOSITORY)
     """The judge, if it is another model; it is stored at `cluster.judge.model`."""
+    hub: str = Field(default="", pattern=r"^(https?://[^\s/]+.*)?$")
+    """A mirror of the hub, such as `https://mirror.example:8443`; fetching pods may call its port."""
+    hub_secret: SecretKey = "hub-token"
+    """Secret with the token for the hub; it may be missing."""
     encoder: str | None = Field(default="intfloat/e5-base-v2", pattern=REPOSITORY)
     """The encoder of the retriever; it is stored below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
     corpus: PublishedFileConfig | None = None
@@ -303,8 +344,15 @@ class ClusterConfig(ConfigSection):
     """Use no GPUs, and serve with `scope serve-model` and `scope serve-judge` instead of vLLM."""
     images: ImagesConfig = ImagesConfig()
     """Container images."""
-    key_secret: ObjectName | None = None
-    """Secret whose key `token` is the API key of every server of the run, in addition to the NetworkPolicies."""
+    key_secret: SecretKey | None = None
+    """Secret, and key if it is not `token`, of the API key of every server of the run (`VLLM_API_KEY` in its stages),
+    in addition to the NetworkPolicies."""
+    judge_secret: SecretKey | None = None
+    """Secret of the key of an external judge: `JUDGE_API_KEY` in stages alone, for `judge.endpoint.api_key_env`."""
+    proxy: str = Field(default="", pattern=r"^(https?://[^\s/@]+:[0-9]+/?)?$")
+    """The way out, `http://HOST:PORT`, of pods that fetch, and of stages that call outside over HTTPS."""
+    queue: str = Field(default="", pattern=rf"^({_WORD})?$")
+    """Kueue's LocalQueue of every pod that asks for GPUs, its Job or Deployment."""
     tracking_secret: ObjectName | None = None
     """Secret whose keys are environment variables of the training stages: what a tracker of `tracking.report_to` needs,
     such as `WANDB_API_KEY`, or `MLFLOW_TRACKING_URI` and `MLFLOW_TRACKING_TOKEN`."""
@@ -317,7 +365,11 @@ class ClusterConfig(ConfigSection):
     prepare: PrepareConfig = PrepareConfig()
     """What is put on the volume before the run starts."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
-    """Resource name of the GPUs on the nodes."""
+    """Resource name of the GPUs on the nodes, such as `nvidia.com/mig-3g.40gb` of MIG."""
+    gpu_pod: PodPatch = Field(default_factory=dict)
+    """As `pod`, of pods with GPUs alone, and after it: their pool and its tolerations, `runtimeClassName`, NCCL_*."""
+    cpu_pod: PodPatch = Field(default_factory=dict)
+    """As `pod`, of pods without GPUs alone, the controller among them, and after it."""
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of every pod, controller and preparing Jobs included: `nodeSelector`, `tolerations` (pods
     with GPUs tolerate a taint with the key of `gpu_resource`, too), `imagePullSecrets`, `priorityClassName`, proxies,
@@ -345,6 +397,10 @@ class ClusterConfig(ConfigSection):
     """The Challenger server of the stage `tasks`."""
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
+
+    def mistakes(self) -> Iterator[str]:
+        if self.gpu_resource.startswith("amd.com/"):
+            yield f"found gpu_resource {self.gpu_resource}; AMD GPUs are not supported: all images are CUDA's"
 
     @property
     def node_selector(self) -> dict[str, str]:

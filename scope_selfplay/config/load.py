@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from scope_selfplay.base.errors import ConfigError, nearest
 from scope_selfplay.base.yaml import RepeatedKeyError, YamlError, parse_yaml
 from scope_selfplay.config.base import WHOLE_SETTINGS
+from scope_selfplay.config.cluster import image_name
 from scope_selfplay.config.judge import JudgeRole
 from scope_selfplay.config.run import LINEAR_LAYERS, RunConfig
 
@@ -131,18 +132,47 @@ class _Change:
 
 
 def load_config(
-    path: Path | None, overrides: Sequence[str] = (), *, options: Mapping[str, Any] | None = None
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    options: Mapping[str, Any] | None = None,
+    cluster: Path | None = None,
 ) -> RunConfig:
     """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides. `dotted.key+=[...]`
     adds to a list.
 
+    A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
     which names the file or the option with the mistake, the key, what was found, and what was expected.
     """
     data = _read_settings(path) if path is not None else {}
+    if path is not None and path.name == "run.yaml":
+        cluster = cluster or path.resolve().with_name(CLUSTER_FILE)
+    if cluster is not None and cluster.is_file():
+        data = with_cluster(data, _read_settings(cluster))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _run_config(data, changes, where=str(path) if path else "config")
+
+
+_IMAGES = ("cluster.images.worker", "cluster.images.trainer")
+CLUSTER_FILE = "cluster.yaml"
+"""What is the cluster's alone, for all runs on it: `cluster: {...}`, beside a run.yaml, which comes after it."""
+
+
+def with_cluster(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run on those of its cluster; a list replaces another. Of an image that both name, the cluster's
+    registry, tag and digest count. Raises ConfigError."""
+    if others := sorted(set(cluster) - {"cluster"}):
+        raise ConfigError(
+            f"{CLUSTER_FILE}: found {others[0]}; it holds `cluster` alone, a run's settings go into run.yaml"
+        )
+    merged = _merged(_as_today(cluster, CLUSTER_FILE), data)
+    found = dict(_flat(merged))
+    for name, image in _flat(cluster):
+        if name in _IMAGES and image_name(str(image)) == image_name(str(found.get(name))):
+            merged["cluster"]["images"][name.rpartition(".")[2]] = image
+    return merged
 
 
 def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:

@@ -5,7 +5,7 @@
 
 Tried again: refused and broken connections, half bodies, what is not a JSON object, and the statuses that pass (408,
 425, 429, 500, 502-504), as long as a Retry-After asks for, else with growing pauses. Everything else is an answer,
-and a refusal. No redirects, no proxy of the environment, no cookies.
+and a refusal. No redirects, no cookies; of the environment the proxy of HTTPS alone (HTTPS_PROXY, NO_PROXY).
 
 What belongs together goes to the same server: an engine keeps the beginnings of its prompts. Servers are ranked by a
 hash of the subject and their own URL (rendezvous hashing), so that one that is gone moves only its own subjects, to
@@ -21,12 +21,15 @@ others evenly, and gets them back. With
 import asyncio
 import hashlib
 import math
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
 import aiohttp
 
@@ -192,7 +195,8 @@ class Replica:
         where = f"{self.url.removesuffix('/v1') if at_root else self.url}{path}"
         headers = {"Content-Type": "application/json"} if body is not None else {}
         session, limit = self._client.session, self._client.retry_policy.max_response
-        call = session.request(method, where, data=body, headers=headers, allow_redirects=False)
+        proxy = proxy_for(where)
+        call = session.request(method, where, data=body, headers=headers, allow_redirects=False, proxy=proxy)
         try:
             async with asyncio.timeout(seconds), call as response:
                 data = await _read_capped(response, limit)
@@ -467,6 +471,12 @@ class Client:
 def rank(subject: str, url: str) -> bytes:
     """The server with the lowest is the one that a subject belongs to; the same everywhere."""
     return hashlib.blake2b(f"{subject}\x1f{url}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy of the environment for what is called over HTTPS; NO_PROXY names hosts without."""
+    is_outside = url.startswith("https:") and not proxy_bypass(urlsplit(url).netloc)
+    return os.environ.get("HTTPS_PROXY") or None if is_outside else None
 
 
 async def _read_capped(response: aiohttp.ClientResponse, limit: int) -> bytes | None:

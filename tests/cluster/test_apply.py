@@ -17,7 +17,8 @@ import yaml
 
 from scope_selfplay.base.errors import ConfigError, State
 from scope_selfplay.cluster.check import applied_objects, check_cluster, check_folder, config_of, packs_of
-from scope_selfplay.cluster.commands import examine
+from scope_selfplay.cluster.check_cluster import is_older
+from scope_selfplay.cluster.doctor import examine
 from scope_selfplay.cluster.folder import yaml_text
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import planned_objects
@@ -98,6 +99,43 @@ def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
         followed.status()
 
 
+def test_an_ordinary_admin_of_a_namespace_sets_up_and_runs(
+    namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ClusterRole `admin`; of servers before 1.31 with what that of 1.31 has besides (the rules
+    `system:aggregate-to-edit` of kubernetes/kubernetes). A doctor tells the two apart."""
+    where = ("--namespace", namespace)
+    kubectl("create", "rolebinding", "ann", "--clusterrole=admin", "--user=ann", *where)
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    for each in config["users"]:
+        each["user"]["as"] = "ann"
+    (tmp_path / "ann").write_text(yaml.safe_dump(config))
+    for part in ("k8s", "prompts"):
+        shutil.copytree(REPOSITORY / part, tmp_path / part, symlinks=True)
+    folder = tmp_path / TINY.relative_to(REPOSITORY)
+    fit_to_server(folder)
+
+    def lacking() -> str:
+        with monkeypatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(tmp_path / "ann"))
+            findings = [each for each in examine(Kubectl(namespace)) if each.where.startswith("rights")]
+        return "; ".join(each.what for each in findings if each.state is State.STOP)
+
+    if is_older(Kubectl().version(), "1.31"):
+        assert "attempting to grant RBAC permissions not currently held" in lacking()
+        more = [
+            ("", "events", ["create", "patch"]),
+            ("coordination.k8s.io", "leases", ["get", "create", "update"]),
+        ]
+        rules = [{"apiGroups": [group], "resources": [kind], "verbs": verbs} for group, kind, verbs in more]
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "more"}}
+        kubectl("apply", "-f", "-", *where, stdin=yaml_text(role | {"rules": rules}))
+        kubectl("create", "rolebinding", "more", "--role=more", "--user=ann", *where)
+    assert lacking() == ""
+    for part in (folder / "shared", folder, folder / "iteration-01"):
+        kubectl("apply", "--kustomize", str(part), *where, "--as=ann")
+
+
 @pytest.mark.parametrize("fault", sorted(PLANTED.keys() - set(UNENFORCED)))
 def test_a_server_refuses_what_the_check_without_one_finds(fault: str, namespace: str) -> None:
     """Our rules are no stricter than its own."""
@@ -159,7 +197,7 @@ def test_a_stranger_gets_from_an_empty_namespace_to_a_running_run(place: Path, t
     waited = said[next(each for each in PATH if "kubectl wait" in each)]
     jobs = ("probe-volume", "fetch-model", "fetch-encoder", "fetch-corpus", "build-index")
     for job in jobs:
-        assert f"job.batch/qwen3-8b-{job} condition met" in waited
+        assert re.search(rf"job.batch/qwen3-8b-{job}-[0-9a-f]+ condition met", waited)
 
     where = yaml.safe_load((tmp_path / "kubeconfig").read_text())["contexts"][0]["context"]["namespace"]
     pods = json.loads(kubectl("get", "pods", "-n", where, "-l", "scope/run=qwen3-8b", "-o", "json").stdout)

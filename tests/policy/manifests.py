@@ -33,8 +33,8 @@ def production(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    whole = {}
-    scratch = target.with_name("rendered")
+    whole, scratch = {}, target.with_name("rendered")
+    scratch.mkdir(exist_ok=True)
     for folder in (*RUNS, *(with_components(scratch / each.stem, each) for each in PRESETS)):
         objects = applied_objects(folder)
         config = config_of(objects, folder)

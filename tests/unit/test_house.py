@@ -16,12 +16,12 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_319,
-    "library files": 223,
-    "test lines": 35_263,
+    "library lines": 53_625,
+    "library files": 224,
+    "test lines": 35_541,
     "benchmark lines": 5_646,
-    "words by hand": 28_995,
-    "settings": 167,
+    "words by hand": 29_251,
+    "settings": 175,
     "commands": 43,
     "training lines": 2_604,
     "training files": 12,

@@ -89,7 +89,7 @@ def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_clust
     objects = [each for folder in folders for each in rendered(run / folder)]
     policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     ways = {
-        pods.owner: [
+        pods.owner.rpartition("-")[0]: [
             (peer.owner, port)
             for peer, port in product((DNS, OUTSIDE), (53, 443, 80))
             if may_ask(policies, pods, peer, port)

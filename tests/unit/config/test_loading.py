@@ -217,7 +217,7 @@ def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side()
         ),
         *(
             ("cluster.key_secret", value, "the name of an object")
-            for value in ("My_Secret", "a/b", "a" * 254)
+            for value in ("My_Secret", "a/b/c", "a/", "a" * 254)
         ),
         ("cluster.gpu_resource", "nvidia.com/", "a label's key"),
     ],

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from jobs.__main__ import jobs
@@ -248,3 +249,21 @@ def test_mounted_prompts_other_than_the_runs_own_end_with_64(where: list[str], t
     with (mounted / "solver.md").open("a") as prompt:
         prompt.write("Be brief.\n")
     assert "was begun with prompts" in refusal(*job)
+
+
+def test_a_run_waits_for_what_prepare_brings(tmp_path: Path) -> None:
+    """Exit 75, after which its pod is started again, and not the 64 that is final."""
+    file = tmp_path / "run.yaml"
+    places = {"model": {"path": "/data/models/absent"}, "corpus": {"path": "/data/corpus/absent.jsonl"}}
+    file.write_text(yaml.safe_dump({"name": "r1", "domain": "embedded", "iterations": 1, **places}))
+    where = ["--config", str(file), "--root", str(tmp_path / "runs"), "--job", "r1-controller"]
+    done = CliRunner().invoke(jobs, ["run-controller", *where, "--patience", "0"])
+    assert isinstance(done.exception, OutsideError)
+    missing = (
+        "/data/models/absent",
+        "/data/models/judge",
+        "/data/corpus/absent.jsonl",
+        "/data/index/default/",
+    )
+    assert all(path in str(done.exception) for path in missing)
+    assert not (tmp_path / "runs").exists()

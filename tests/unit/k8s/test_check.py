@@ -137,7 +137,7 @@ def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(tmp_pa
     page = (REPOSITORY / "docs/operate/kubernetes.md").read_text().partition("### Several nodes\n")[2]
     (example,) = [text for text in re.findall(r"(?:^ {4}.*\n)+", page, re.M) if "NCCL_IB_HCA" in text]
     cluster = {f"cluster__{name}": value for name, value in yaml.safe_load(example)["cluster"].items()}
-    checked = check_folder(with_components(tmp_path, QWEN, "namespace", "kueue", **cluster))
+    checked = check_folder(with_components(tmp_path, QWEN, "namespace", cluster__queue="scope", **cluster))
     assert checked.problems == []
     policies = [body for body in checked.objects if body["kind"] == "NetworkPolicy"]
     trainer = next(pods for pods in pods_of(checked.objects) if "-train-" in pods.owner)

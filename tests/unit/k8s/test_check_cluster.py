@@ -14,9 +14,10 @@ from scope_selfplay.base.errors import ConfigError, ExitCode, Finding, OutsideEr
 from scope_selfplay.cli import cli
 from scope_selfplay.cluster.check import VERSIONS, check_folder, schema_problems
 from scope_selfplay.cluster.check_cluster import OLDEST
-from scope_selfplay.cluster.commands import examine
+from scope_selfplay.cluster.doctor import examine
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import pods_of
+from scope_selfplay.config.load import parse_config
 from tests.unit.k8s.conftest import (
     QWEN,
     TINY,
@@ -152,7 +153,6 @@ def held_by_others(node_name: str, **labels_and_requests: Any) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("nodes", "held", "said"),
     [
-        ([node("a", 4), node("b", 4)], [], ["none has scope/single-node=true; label one"]),
         (
             [node("a", 4, LABEL), node("b", 4, LABEL)],
             [],
@@ -185,11 +185,6 @@ def test_a_run_of_one_node_needs_one_with_its_label_and_room(
         ({}, {}, ["have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"]),
         # What the run itself holds is its own.
         ({}, {"scope/run": "qwen3-8b"}, []),
-        (
-            {"spec": {"unschedulable": True}},
-            {},
-            ["offer 0 nvidia.com/gpu, the largest stage takes 6 at once"],
-        ),
     ],
 )
 def test_gpus_are_those_of_open_nodes_without_what_other_pods_hold(
@@ -198,6 +193,91 @@ def test_gpus_are_those_of_open_nodes_without_what_other_pods_hold(
     answers.give("nodes", node("a", 8) | more)
     answers.give("everywhere", held_by_others("a", **{GPU: "4"}, labels=labels))
     assert [message.partition(";")[0] for message in messages(QWEN, "nodes")] == said
+
+
+@pytest.mark.parametrize(
+    ("nodes", "components", "changes", "lacking"),
+    [
+        ([node("a", 0)], (), {}, [GPU]),
+        ([node("a", 8) | {"spec": {"unschedulable": True}}], (), {}, [GPU]),
+        ([node("a", 8)], ("single-node",), {}, ["scope/single-node=true"]),
+        (
+            [node("a", 8)],
+            (),
+            {"cluster__gpu_pod": {"spec": {"nodeSelector": {"pool": "h100"}}}},
+            ["pool=h100"],
+        ),
+    ],
+    ids=["no GPU", "cordoned", "no label", "no pool"],
+)
+def test_a_pool_that_begins_from_zero_is_a_note(
+    answers: Answers,
+    tmp_path: Path,
+    nodes: list[Any],
+    components: tuple[str, ...],
+    changes: dict[str, Any],
+    lacking: list[str],
+) -> None:
+    """An autoscaler makes a node when a pod waits for one."""
+    answers.give("nodes", *nodes)
+    answers.give("everywhere")
+    checked = cluster_check(with_components(tmp_path / "top", QWEN, *components, **changes))
+    assert checked.problems == []
+    notes = [note for note in checked.notes if note.startswith("nodes: ")]
+    assert [note.split(";")[0] for note in notes] == [f"nodes: none has {each} now" for each in lacking]
+
+
+def storage_class(name: str, provisioner: str, *, default: bool = False) -> dict[str, Any]:
+    annotations = {"storageclass.kubernetes.io/is-default-class": str(default).lower()}
+    return {"metadata": {"name": name, "annotations": annotations}, "provisioner": provisioner}
+
+
+GP3 = storage_class("gp3", "ebs.csi.aws.com", default=True)
+EFS = storage_class("efs-sc", "efs.csi.aws.com")
+
+
+def test_a_claim_for_several_nodes_is_not_left_to_block_storage(answers: Answers, tmp_path: Path) -> None:
+    answers.give("storageclasses", GP3, EFS)
+    (found,) = messages(QWEN, "PersistentVolumeClaim/scope-data")
+    assert (
+        "the StorageClass gp3 (ebs.csi.aws.com) are one node's; name one for several nodes (efs-sc)" in found
+    )
+    named = with_components(tmp_path / "efs", QWEN, cluster__claim={"storageClassName": "efs-sc"})
+    assert messages(named, "PersistentVolumeClaim/scope-data") == []
+
+
+def test_a_doctor_writes_what_it_sees_and_asks_for_the_rest(answers: Answers, tmp_path: Path) -> None:
+    file = tmp_path / "k8s" / "cluster.yaml"
+    taints = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
+    mig = node("a", 0) | {"spec": {"taints": taints}}
+    mig["status"]["allocatable"] |= {"nvidia.com/mig-3g.40gb": "4"}
+    mig["metadata"]["labels"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB"}
+    answers.give("nodes", mig, node("b", 0))
+    answers.give("storageclasses", GP3, EFS)
+    answers.give("localqueues", {"metadata": {"name": "research"}})
+    answers.give("runtimeclasses", {"metadata": {"name": "nvidia"}})
+    assert CliRunner().invoke(cli, ["k8s", "doctor", "--write", str(file)]).exit_code == 0
+    cluster = yaml.safe_load(file.read_text())["cluster"]
+    spec = cluster["gpu_pod"]["spec"]
+    assert cluster["claim"] == {"storageClassName": "efs-sc"} and cluster["queue"] == "research"
+    assert cluster["gpu_resource"] == "nvidia.com/mig-3g.40gb" and spec["runtimeClassName"] == "nvidia"
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB"}
+    assert spec["tolerations"] == [{"key": "team", "operator": "Exists"}]
+    asked = [line for line in file.read_text().splitlines() if line.startswith("#   ")]
+    assert all(
+        any(name in line for line in asked) for name in ("registry", "imagePullSecrets", "proxy", "hub")
+    )
+    parse_config({"cluster": cluster})
+
+
+def test_a_doctor_ends_with_64_where_a_right_is_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = 'Error from server (Forbidden): roles "scope-controller" is forbidden: attempting to grant RBAC permissions'
+    cases = f"*apply*) echo '{said}' >&2; exit 1 ;;\n*can-i*) echo yes ;;\n*) echo '{{}}' ;;"
+    take_as_kubectl(f'#!/bin/sh\ncase "$*" in\n{cases}\nesac\n', tmp_path, monkeypatch)
+    done = CliRunner().invoke(cli, ["k8s", "doctor"])
+    assert done.exit_code == ExitCode.USER and "attempting to grant RBAC" in done.stdout
 
 
 def test_a_node_that_takes_no_pods_of_the_run_offers_nothing(answers: Answers) -> None:
@@ -350,6 +430,7 @@ def test_without_a_cluster_one_line_says_so(tmp_path: Path, monkeypatch: pytest.
     ):
         Kubectl().version()
     done = CliRunner().invoke(cli, ["k8s", "doctor"])
+    assert done.exit_code == ExitCode.OUTSIDE
     assert "the cluster does not answer" in done.stdout and "memcache" not in done.output
 
 

@@ -1,7 +1,11 @@
 """`scope k8s render`: files that any reader of YAML reads alike, and nothing of a person's is lost; `prepare/` and
 `evaluate/`: what a run needs on the volume before it starts, `scope eval` beside it, and where their pods run."""
 
+import re
 import shlex
+import shutil
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +16,15 @@ from click.testing import CliRunner, Result
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
-from scope_selfplay.cluster.check import schema_problems
+from scope_selfplay.cluster.check import applied_objects, check_folder, packs_of, schema_problems
 from scope_selfplay.cluster.folder import components_of, write_folder
-from scope_selfplay.cluster.objects import name_of
+from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs
 from scope_selfplay.config.cluster import amount
+from scope_selfplay.config.load import load_config, parse_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.evaluation.commands import evaluate
-from tests.unit.k8s.conftest import TINY, rendered, with_components
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, TINY, rendered, with_components
 
 
 @pytest.mark.parametrize("name", ["1e3", "on"])
@@ -88,16 +93,18 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: r1\ndomain: embedded\niterations: 1\n")
     folder = tmp_path / "k8s/runs/r1"
     setup = folder / "setup" / "kustomization.yaml"
-    render(tmp_path / "run.yaml", "--to", tmp_path, "--component", "kueue", "--component", "spot")
+    render(
+        tmp_path / "run.yaml", "--to", tmp_path, "--component", "older-kubernetes", "--component", "tracking"
+    )
     # One of a person's own, which render knows nothing of.
     body = yaml.safe_load(setup.read_text())
     setup.write_text(yaml.safe_dump(body | {"components": ["../own", *body["components"]]}))
     run = folder / "setup" / "run.yaml"
     run.write_text(run.read_text() + "seed: 7\n")
     done = render(run, "--force")
-    assert done.exit_code == 0 and "components: ../own, kueue, spot" in done.stderr
+    assert done.exit_code == 0 and "components: ../own, older-kubernetes, tracking" in done.stderr
     listed = yaml.safe_load(setup.read_text())["components"]
-    assert [each.rpartition("/components/")[2] for each in listed] == ["../own", "kueue", "spot"]
+    assert [each.rpartition("/components/")[2] for each in listed] == ["../own", "older-kubernetes"]
     render(run, "--force", "--component", "quota")
     assert components_of(folder) == ["quota"]
     assert (folder / "run.yaml").resolve() == run.resolve()
@@ -179,7 +186,7 @@ def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
     folder, pods = jobs_of(tmp_path, *components, **settings)
     (found,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
     assert found["spec"].items() >= {"accessModes": ["ReadWriteOnce"], **claim}.items()
-    assert pods.keys() >= {"r1-evaluate", "r1-warm-start"}
+    assert {"r1-evaluate", "r1-warm-start"} <= {name.rpartition("-")[0] for name in pods}
     assert {name: pod["nodeSelector"] for name, pod in pods.items()} == dict.fromkeys(pods, node)
 
 
@@ -189,7 +196,7 @@ def test_what_no_job_brings_is_said() -> None:
     _, model, *others = prepare_jobs(named)["prepare"]
     (container,) = model["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["--model", "team/m0", "--folder", "/data/models/m0", "--revision", "abc"]
-    names = [body["metadata"]["name"] for body in others]
+    names = [body["metadata"]["name"].rpartition("-")[0] for body in others]
     assert names == ["r1-fetch-judge", "r1-fetch-encoder", "r1-build-index"]
     loose = config_of(prepare={"encoder": None, "index": []}, judge=judge)
     assert list(manual_steps(loose)) == [
@@ -206,7 +213,7 @@ def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(
     folder, pods = jobs_of(tmp_path, "single-node", "namespace", prepare=prepare)
     # Deleting the folder deletes no data.
     assert {body["kind"] for body in rendered(folder / "prepare")} == {"Job"}
-    told = {name.removeprefix("r1-"): pod["containers"][0] for name, pod in pods.items()}
+    told = {name[3:].rpartition("-")[0]: pod["containers"][0] for name, pod in pods.items()}
     for name in ("fetch-corpus", "fetch-vectors"):
         assert told[name]["command"] == ["scope", "index", "fetch"]
     vectors = f"/data/corpus/vectors-{'cd' * 6}.faiss"
@@ -223,7 +230,7 @@ def test_an_evaluation_runs_the_command_on_the_runs_volume_with_its_servers(tmp_
     images = {"trainer": "gpu:1"}
     folder, pods = jobs_of(tmp_path, evaluate=EVALUATE, key_secret="key", images=images)
     assert schema_problems(rendered(folder / "evaluate")) == []
-    (container,) = pods["r1-evaluate"]["containers"]
+    ((container,),) = [pod["containers"] for name, pod in pods.items() if name.startswith("r1-evaluate-")]
     assert container["image"] == "gpu:1"
     assert [*container["command"], *container["args"]] == shlex.split(
         "scope eval /data/runs/r1:S_2 --against /data/runs/r1:S_0 --benchmark embedded "
@@ -240,3 +247,107 @@ def test_an_evaluation_runs_the_command_on_the_runs_volume_with_its_servers(tmp_
     (job,) = [body for body in rendered(folder / "evaluate") if body["kind"] == "Job"]
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert (labels["app.kubernetes.io/component"], labels["scope/run"]) == ("worker", "r1")
+
+
+SITE: dict[str, Any] = {
+    "images": {
+        "registry": "registry.example/team",
+        "worker": f"scope-selfplay:1@sha256:{'1' * 64}",
+        "trainer": f"scope-trainer:1@sha256:{'2' * 64}",
+    },
+    "pod": {"spec": {"imagePullSecrets": [{"name": "registry"}], "priorityClassName": "batch"}},
+    "gpu_resource": "nvidia.com/mig-3g.40gb",
+    "gpu_pod": {"spec": {"nodeSelector": {"pool": "gpu"}, "runtimeClassName": "nvidia"}},
+    "cpu_pod": {"spec": {"nodeSelector": {"pool": "cpu"}}},
+    "queue": "research",
+    "proxy": "http://proxy.example:3128",
+    "prepare": {"hub": "https://mirror.example:8443", "hub_secret": "team/hub"},
+    "judge_secret": "judges/openai",
+}
+
+
+def everything_of(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The objects that a person applies, all folders of a run, and those that the controller makes."""
+    by_hand = [*applied_objects(folder), *rendered(folder / "prepare")]
+    config = load_config(folder / "setup" / "run.yaml")
+    return by_hand, planned_objects(config, packs_of(by_hand, config.name))
+
+
+def test_the_clusters_values_are_those_of_every_pod_by_hand_and_by_the_controller(tmp_path: Path) -> None:
+    (tmp_path / "k8s").mkdir()
+    (tmp_path / "k8s" / "cluster.yaml").write_text(yaml.safe_dump({"cluster": SITE}))
+    shutil.copy(QWEN / "setup" / "run.yaml", tmp_path / "my.yaml")
+    assert render(tmp_path / "my.yaml", "--to", tmp_path, "--component", "external-servers").exit_code == 0
+    folder = tmp_path / "k8s" / "runs" / "qwen3-8b"
+    by_hand, planned = everything_of(folder)
+    assert schema_problems([*by_hand, *planned]) == []
+    seen = set()
+    for body in (each for each in [*by_hand, *planned] if each["kind"] in ("Job", "Deployment")):
+        template = body["spec"]["template"]
+        spec, (main, *_) = template["spec"], template["spec"]["containers"]
+        has_gpu = "nvidia.com/mig-3g.40gb" in main["resources"]["limits"]
+        assert re.fullmatch(
+            r"registry\.example/team/scope-(selfplay|trainer):1@sha256:(1|2){64}", main["image"]
+        )
+        assert (spec["imagePullSecrets"], spec["priorityClassName"]) == ([{"name": "registry"}], "batch")
+        assert spec["nodeSelector"] == {"pool": "gpu" if has_gpu else "cpu"}
+        assert spec.get("runtimeClassName") == ("nvidia" if has_gpu else None)
+        tolerated = [each["key"] for each in spec.get("tolerations") or []]
+        assert tolerated == (["nvidia.com/gpu"] if has_gpu else [])
+        for labels in (body["metadata"]["labels"], template["metadata"]["labels"]):
+            assert labels.get("kueue.x-k8s.io/queue-name") == ("research" if has_gpu else None), body
+        told = {each["name"]: each.get("value", each.get("valueFrom")) for each in main["env"]}
+        component = labels["app.kubernetes.io/component"]
+        fetches, stage = component == "fetch-model", component in ("trainer", "worker")
+        assert told.get("HTTPS_PROXY") == ("http://proxy.example:3128" if fetches or stage else None)
+        assert told.get("HF_ENDPOINT") == ("https://mirror.example:8443" if fetches else None)
+        judge = {"secretKeyRef": {"name": "judges", "key": "openai"}}
+        assert told.get("JUDGE_API_KEY") == (judge if stage else None)
+        key = {"secretKeyRef": {"name": "servers", "key": "token"}}
+        is_served = stage or component in ("judge", "solver", "challenger", "retriever")
+        assert told.get("VLLM_API_KEY") == (key if is_served else None)
+        seen.add((component, has_gpu))
+    assert seen >= {("build-index", True), ("judge", True), ("trainer", True), ("controller", False)}
+    policies = [body for body in by_hand if body["kind"] == "NetworkPolicy"]
+    ways = {
+        (pods.labels["app.kubernetes.io/component"], port)
+        for pods, port in product(pods_of(by_hand + planned), (3128, 8443))
+        if allows(policies, "Egress", pods, None, port, pods_of(by_hand + planned))
+    }
+    fetching = {("fetch-model", 3128), ("fetch-model", 8443)}
+    assert ways == {*fetching, ("trainer", 3128), ("worker", 3128), ("controller", 8443)}
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "k8s/clusters").glob("*.yaml")), ids=attrgetter("stem"))
+def test_a_run_fits_what_clusters_usually_have(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "k8s").mkdir()
+    shutil.copy(file, tmp_path / "k8s" / "cluster.yaml")
+    shutil.copy(QWEN / "setup" / "run.yaml", tmp_path / "my.yaml")
+    assert render(tmp_path / "my.yaml", "--to", tmp_path).exit_code == 0
+    assert check_folder(tmp_path / "k8s/runs/qwen3-8b").problems == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({"gpu_resource": "amd.com/gpu"}, "AMD GPUs are not supported"),
+        ({"gpu_pod": {"spec": {"resourceClaims": []}}}, "dynamic resource allocation is not supported"),
+        ({"proxy": "http://me:secret@proxy:3128"}, "proxy"),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_a_line(cluster: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_config({"cluster": cluster})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_of_another_image_has_another_name() -> None:
+    """A Job cannot be changed: `kubectl apply` of a newer image makes another one."""
+    names = [
+        {
+            body["metadata"]["name"]
+            for body in prepare_jobs(config_of(images={"worker": f"host.example/a:{tag}"}))["prepare"]
+        }
+        for tag in (1, 1, 2)
+    ]
+    assert names[0] == names[1] and not names[0] & names[2]
