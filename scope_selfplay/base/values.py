@@ -58,6 +58,8 @@ class Document(Value):
     title: str
     text: str
     source: str = ""
+    metadata: dict[str, str] = Field(default_factory=dict)
+    """Where it is from, as far as its file says: url, date, language, licence, author, encoding."""
 
 
 class CorpusReader(StrEnum):

@@ -82,6 +82,10 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 """Articles of the embedded world, and of the second one, which the held-out tasks are about: it has 800 names."""
 
 
+LATER = {"fields", "duplicates", "min_characters", "largest_share", "licences"}
+DocumentField = Literal["id", "title", "text", "url", "date", "language", "licence", "author"]
+
+
 class CorpusConfig(ConfigSection):
     path: str = "embedded"
     """Source documents: JSONL, DPR's TSV (psgs_w100.tsv, also as .gz), a folder that is read as the prompt pack says,
@@ -93,6 +97,19 @@ class CorpusConfig(ConfigSection):
     are about."""
     held_out_path: str | None = None
     """Source documents of the held-out tasks; when left out, they are reserved from `path` before iteration 1."""
+    fields: dict[DocumentField, str] = Field(default_factory=dict)
+    """What the fields of records are called (CSV, JSON, Parquet), where not `text`, `title`, `id`: such as
+    `{text: body, licence: rights}`."""
+    strict: bool = False
+    """Stop at the first file of a folder that cannot be read, instead of leaving it out with its reason."""
+    duplicates: Literal["keep", "exact", "near"] = "exact"
+    """Copies that are left out: equal texts, or those too that share .8 of their word trigrams (MinHash)."""
+    min_characters: int = Field(default=0, ge=0)
+    """Shorter documents are left out."""
+    largest_share: float = Field(default=1.0, gt=0, le=1)
+    """Largest share of all characters that one file or page may have; its last documents are left out."""
+    licences: tuple[str, ...] = ()
+    """Licences as the documents name them; others, and documents without one, are left out. All are kept when empty."""
     chunk_tokens: int | None = Field(default=None, ge=32)
     """Chunk size in policy tokens; longer documents are split into chunks, each with the title. When left out, what the
     Challenger's longest prompt leaves of `challenger.max_prompt`, and at most 700."""
@@ -267,6 +284,7 @@ class RunConfig(ConfigSection):
             "search": OPERATION_OF_SEARCH | ({} if self.search.engine else {"engine": True}),
             "partners": {"challenger", "solver", "concurrency"} if self.partners.keep_form else True,
             "cluster": True,
+            "corpus": {"strict", *(LATER - self.corpus.model_dump(exclude_defaults=True).keys())},
             "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)

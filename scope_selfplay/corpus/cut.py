@@ -9,10 +9,12 @@ gives one of them more tokens than the sum of its words has every one checked.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
+from scope_selfplay.corpus.markdown import Solid, solids
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Tokens of many texts, without special tokens."""
@@ -40,31 +42,92 @@ class Chunker:
         `<id>#1`, ...
 
         A piece ends after the last sentence in its second half, else between words, else anywhere. Only whitespace at
-        the cuts is lost. Raises CorpusError when the title leaves no room for text.
+        the cuts is lost. Code in fences and tables are kept whole where they fit; a part of one has a fence or the
+        table's head of its own. Raises CorpusError when the title leaves no room for text.
         """
         self._most = self._limit - spare
         title = f"{document.title}\n" if document.title else ""
         if self._fits(title, document.text):
             return [document]
         (taken,) = self._count([title]) if title else (0,)
-        pieces: list[str] = []
-        text, start = document.text.strip(), 0
-        while start < len(text):
-            block = text[start : start + _BLOCK]
-            ends = self._cuts(block, title, self._most - taken, is_last=start + _BLOCK >= len(text))
-            if not ends:
-                raise CorpusError(
-                    f"document {document.id!r}: {self._most} tokens leave no room for text beside a title of {taken} "
-                    "tokens; raise the limit or shorten the title"
-                )
-            pieces += [block[begin:end].rstrip() for begin, end in ends]
-            start += ends[-1][1]
-            while start < len(text) and text[start].isspace():
-                start += 1
+        text, room = document.text.strip(), self._most - taken
+        pieces, found = list[str](), solids(text)
+        # With less room a fence would take most of a piece.
+        while found and room >= 32 and not pieces:
+            pieces = self._around(text, found, title, room)
+            if max(self._count([title + piece for piece in pieces])) > self._most:
+                pieces, room = [], room * 7 // 8
+        pieces = pieces or self._pieces(text, title, self._most - taken)
+        if not pieces:
+            raise CorpusError(
+                f"document {document.id!r}: {self._most} tokens leave no room for text beside a title of {taken} "
+                "tokens; raise the limit or shorten the title"
+            )
         return [
             document.model_copy(update={"id": f"{document.id}#{number}", "text": piece})
             for number, piece in enumerate(pieces)
         ]
+
+    def _pieces(self, text: str, title: str, room: int) -> list[str]:
+        pieces: list[str] = []
+        start = 0
+        while start < len(text):
+            block = text[start : start + _BLOCK]
+            ends = self._cuts(block, title, room, is_last=start + _BLOCK >= len(text))
+            if not ends:
+                return []
+            pieces += [block[begin:end].rstrip() for begin, end in ends]
+            start += ends[-1][1]
+            while start < len(text) and text[start].isspace():
+                start += 1
+        return pieces
+
+    def _around(self, text: str, found: Sequence[Solid], title: str, room: int) -> list[str]:
+        """Pieces of a text with code and tables, cut outside of them where that is possible."""
+        lines, pieces, begun, place = text.split("\n"), list[str](), "", 0
+
+        def add(more: str, parts: Callable[[], list[str]]) -> None:
+            nonlocal begun
+            joined = f"{begun}\n{more}" if begun else more
+            if self._tokens(joined) > room:
+                pieces.append(begun)
+                joined = more
+            if self._tokens(joined) > room:
+                *whole, joined = parts() or [""]
+                pieces.extend(whole)
+            begun = joined
+
+        for solid in (*found, Solid(len(lines), len(lines), "", "")):
+            prose = "\n".join(lines[place : solid.start])
+            if prose.strip():
+                add(prose, partial(self._pieces, prose.strip(), title, room))
+            if solid.head:
+                whole = "\n".join(lines[solid.start : solid.end])
+                add(whole, partial(self._parts, lines[solid.start : solid.end], solid, title, room))
+            place = solid.end
+        return [piece.strip("\n").rstrip() for piece in (*pieces, begun) if piece.strip()]
+
+    def _parts(self, lines: Sequence[str], solid: Solid, title: str, room: int) -> list[str]:
+        """Code or a table that does not fit, by lines; every part with its head and foot."""
+        body = list(lines[solid.head.count("\n") + 1 :])
+        if solid.foot and body and body[-1].strip().startswith(solid.foot.strip()):
+            body.pop()
+        room -= self._tokens(f"{solid.head}\n") + self._tokens(f"\n{solid.foot}")
+        parts, own, taken = list[str](), list[str](), 0
+        for line in body:
+            for piece in [line] if self._tokens(line) < room else self._pieces(line, title, room) or [line]:
+                tokens = self._tokens(f"{piece}\n")
+                if own and taken + tokens > room:
+                    parts.append("\n".join(own))
+                    own, taken = [], 0
+                own.append(piece)
+                taken += tokens
+        parts.append("\n".join(own))
+        foot = f"\n{solid.foot}" if solid.foot else ""
+        return [f"{solid.head}\n{part}{foot}" for part in parts]
+
+    def _tokens(self, text: str) -> int:
+        return sum(self._counts(_WORD.findall(text)))
 
     def _fits(self, title: str, text: str) -> bool:
         # Hardly a tokenizer has less than a token for 32 characters, or joins three words' tokens to one.

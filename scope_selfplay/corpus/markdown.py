@@ -1,43 +1,41 @@
 """Documentation pages in Markdown: one document per section, with product, version and page in sight.
 
 A page may begin with front matter between `---` lines; `title`, `product` and `version` (or `versions`) are
-read from it, the rest is ignored. Values are taken as they are written: `version: 3.10` is not a number. Headings
-of the first two levels begin a section, deeper ones stay inside theirs, and a line in a code fence is not a
-heading. A section's title says everything that its own text leaves unsaid:
+read from it, and where the text is from (url, date, language, licence, author). Values are taken as they are written:
+`version: 3.10` is not a number. Headings, code and tables are those of CommonMark, found by a parser. Headings of the
+first two levels begin a section, deeper ones stay inside theirs. A section's title says everything that its own text
+leaves unsaid:
 
     Halden H2 (3.1, 3.4): Pairing a sensor > The light stays amber
-
-PDF, HTML and Office files become Markdown by the library markitdown (the extra `documents`). They are untrusted: a
-fault of a converter, of whatever kind, is one reason why a file is not read.
 """
 
-import io
-import logging
 import re
-import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import Document
 from scope_selfplay.base.yaml import YamlError, parse_yaml
 
-_MARKS = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|$)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ANCHOR = re.compile(r"\{#([A-Za-z0-9_.-]{1,80})\}")
-_DEEPEST = 2
-
-CONVERTED_SUFFIXES = (".pdf", ".html", ".htm", ".docx", ".pptx", ".xlsx", ".epub")
-INSTALL = "pip install 'scope-selfplay[documents]'"
-LARGEST = 64 << 20
-"""Bytes of one file; converters hold it several times over."""
-MOST_UNPACKED = 256 << 20
-"""Bytes of all parts of an Office file or a book, which are zip files."""
+_ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,80})\]\])\s*\Z")
+"""As MkDocs, kramdown and Hugging Face's docs name a heading."""
+_HEADING_LIKE = re.compile(r"^ {0,3}(?:#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)", re.MULTILINE)
+_SOLID_LIKE = re.compile(r"```|~~~|^[ \t]*\|?[ \t]*:?-+:?[ \t]*\|", re.MULTILINE)
+_LONGEST_BEGINNING = 8
+METADATA = {
+    **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},
+    "lang": "language",
+    "license": "licence",
+    "link": "url",
+    "canonical_url": "url",
+}
+"""What is said of a document beside its text, by the names that files have for it."""
 
 
 class _Part(NamedTuple):
@@ -50,18 +48,30 @@ class _Part(NamedTuple):
     lines: list[str]
 
 
-def split_page(text: str, *, name: str, place: str, title: str = "") -> list[tuple[int, Document]]:
+def split_page(
+    text: str,
+    *,
+    name: str,
+    place: str,
+    title: str = "",
+    about: Mapping[str, str] | None = None,
+    deepest: int = 2,
+) -> list[tuple[int, Document]]:
     """The sections of one page that hold text, each with the line where it begins, counted from 1.
 
     `name` is the page's path below the corpus, `place` names it in errors, `title` is the page's where it says none.
+    Headings down to level `deepest` begin a section; with 0 there is one, and a heading at its beginning is its title.
 
     Ids are `<name>#<anchor>`, where the anchor is that of the heading (`{#anchor}`), else its words joined by
     hyphens, numbered where one occurs again; text above every section has the page's name. Raises
     CorpusError for front matter that cannot be read, and for a page without text.
     """
     front, body, first_line = front_matter(text, place)
-    parts = list(_parts(body, first_line))
+    parts = list(_parts(body, first_line, deepest))
     heading = next((part.heading for part in parts if part.level == 1), "")
+    if not heading and len(parts) > 1 and not any(map(str.strip, parts[0].lines)):
+        # Many pages begin with a heading of the second level, and have no other title.
+        heading = parts[1].heading
     page = (
         front.get("title") or heading or title or PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
     )
@@ -71,7 +81,7 @@ def split_page(text: str, *, name: str, place: str, title: str = "") -> list[tup
     for number, part in enumerate(parts):
         content = "\n".join(part.lines).strip()
         # The first heading of the first level is the page's own, unless there is text above it.
-        leads = number == 0 or (number == 1 and part.level == 1 and not sections)
+        leads = number == 0 or (number == 1 and part.heading == heading and not sections)
         anchor = "" if leads else _unused(part.anchor, taken)
         if content:
             title = page if leads or part.heading in ("", page) else f"{page} > {part.heading}"
@@ -80,6 +90,7 @@ def split_page(text: str, *, name: str, place: str, title: str = "") -> list[tup
                 title=f"{subject}: {title}" if subject else title,
                 text=content,
                 source=name,
+                metadata=metadata_of(front) | dict(about or {}),
             )
             sections.append((part.line, document))
     if not sections:
@@ -91,6 +102,12 @@ def subject_of(front: Mapping[str, str]) -> str:
     """Product and version, as a title begins with them."""
     product, version = front.get("product", ""), front.get("version") or front.get("versions") or ""
     return f"{product} ({version})" if product and version else product or version
+
+
+def metadata_of(fields: Mapping[str, object]) -> dict[str, str]:
+    """Where a document is from, as far as its fields say."""
+    found = {name: encodable(str(fields[key])) for key, name in METADATA.items() if fields.get(key)}
+    return {name: " ".join(value.split()) for name, value in found.items()}
 
 
 def front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], int]:
@@ -116,7 +133,7 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     if not isinstance(values, dict):
         raise CorpusError(f"{place}, line 2: front matter holds no `key: value` lines")
     read = {}
-    for key in ("title", "product", "version", "versions"):
+    for key in ("title", "product", "version", "versions", *METADATA):
         value = values.get(key, "")
         words = value if isinstance(value, list) else [value]
         if not all(isinstance(word, str) for word in words):
@@ -125,35 +142,78 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     return read
 
 
-def _parts(lines: list[str], first_line: int) -> Iterator[_Part]:
-    part = _Part(first_line, 0, "", "", [])
-    fence = ""
-    for number, line in enumerate(lines, start=first_line):
-        mark = _FENCE.match(line)
-        if fence:
-            closes = mark and mark[1].startswith(fence) and not line[mark.end() :].strip()
-            fence = "" if closes else fence
-        elif mark:
-            fence = mark[1]
-        marks = None if fence or mark else _MARKS.match(line)
-        if marks is None or len(marks[1]) > _DEEPEST:
-            part.lines.append(line)
+@cache
+def _parser(*, with_tables: bool) -> MarkdownIt:
+    """Blocks alone: what is inside a line is not looked at, nor the targets of links."""
+    parser = MarkdownIt("commonmark").disable("reference")
+    parser.core.ruler.disable(["inline", "text_join"])
+    return parser.enable("table") if with_tables else parser
+
+
+def _tokens(text: str, *, with_tables: bool = False) -> list[Token]:
+    # The parser takes a lone carriage return for the end of a line; the text has kept it.
+    return _parser(with_tables=with_tables).parse(text.replace("\r", " "))
+
+
+def headings(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """Its first line, the line behind it, its level and words, of every heading that is in no list or quotation."""
+    if not _HEADING_LIKE.search(text):
+        return
+    tokens = _tokens(text)
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open" and token.level == 0 and token.map:
+            yield token.map[0], token.map[1], int(token.tag[1]), tokens[place + 1].content
+
+
+class Solid(NamedTuple):
+    """Lines `start` to before `end` that are one piece of code or one table; a part of it needs `head` and `foot`."""
+
+    start: int
+    end: int
+    head: str
+    foot: str
+
+
+def solids(text: str) -> list[Solid]:
+    """What of a text is no prose: fenced code, and tables with their head."""
+    if not _SOLID_LIKE.search(text):
+        return []
+    lines, found = text.split("\n"), list[Solid]()
+    for token in _tokens(text, with_tables=True):
+        if not token.map or (found and token.map[0] < found[-1].end):
             continue
-        yield part
-        heading, anchor = _heading(line[marks.end() :])
-        part = _Part(number, len(marks[1]), heading, anchor, [])
-    yield part
+        start, end = token.map
+        while end > start and not lines[end - 1].strip():
+            end -= 1
+        if token.type == "fence":
+            indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
+            found.append(Solid(start, end, lines[start], indent + token.markup))
+        elif token.type == "table_open":
+            found.append(Solid(start, end, "\n".join(lines[start : start + 2]), ""))
+    return found
+
+
+def _parts(lines: list[str], first_line: int, deepest: int) -> Iterator[_Part]:
+    """Of a page as a whole (`deepest` 0) only a heading that it begins with is one."""
+    part, begin = _Part(first_line, 0, "", "", []), 0
+    # What comes behind a heading at the beginning cannot change it.
+    looked_at = lines if deepest else lines[:_LONGEST_BEGINNING]
+    for start, end, level, words in headings("\n".join(looked_at)):
+        if level <= deepest or not (deepest or begin or any(map(str.strip, lines[:start]))):
+            yield part._replace(lines=lines[begin:start])
+            heading, anchor = _heading(words)
+            part, begin = _Part(first_line + start, level, heading, anchor, []), end
+    yield part._replace(lines=lines[begin:])
 
 
 def _heading(text: str) -> tuple[str, str]:
     """A heading's words and its anchor."""
-    words = text.strip()
-    named = _ANCHOR.fullmatch(words, max(0, words.rfind("{#")))
+    words = " ".join(text.split())
+    named = _ANCHOR.search(words)
     if named:
         words = words[: named.start()].rstrip()
-    words = words.rstrip("#").rstrip() if words.rstrip("#").endswith((" ", "\t")) else words
     kept = "".join(each if each.isalnum() or each in " -_." else " " for each in words.lower())
-    return words, named[1] if named else "-".join(kept.split()) or "section"
+    return words, (named[1] or named[2]) if named else "-".join(kept.split()) or "section"
 
 
 def _unused(anchor: str, taken: dict[str, int]) -> str:
@@ -163,63 +223,3 @@ def _unused(anchor: str, taken: dict[str, int]) -> str:
     if count == 0:
         return anchor
     return _unused(f"{anchor}-{count}", taken)
-
-
-class NotConverted(Exception):
-    """Why a file gives no text."""
-
-
-def can_convert() -> bool:
-    return find_spec("markitdown") is not None
-
-
-class Converted(NamedTuple):
-    """`title` is the file's own, as HTML and Office files have one; empty where there is none."""
-
-    title: str
-    text: str
-
-
-def to_markdown(path: Path) -> Converted:
-    """A file's text as Markdown. Raises NotConverted with the reason in a few words."""
-    if path.stat().st_size > LARGEST:
-        raise NotConverted(f"is larger than {LARGEST >> 20} MiB")
-    if _unpacked_bytes(path) > MOST_UNPACKED:
-        raise NotConverted(f"unpacks to more than {MOST_UNPACKED >> 20} MiB")
-    # Converters print and log what they think of a file.
-    logging.getLogger("pdfminer").setLevel(logging.ERROR)
-    silent = warnings.catch_warnings(action="ignore")
-    try:
-        with silent, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            found = _converter().convert_local(str(path))
-    except Exception as error:  # noqa: BLE001 - the wall to a dozen libraries that read hostile files
-        raise NotConverted(f"is damaged or not what its suffix says ({type(error).__name__})") from None
-    text = _clean(found.markdown)
-    if not text:
-        raise NotConverted("holds no text (a scan?)")
-    return Converted(" ".join(_clean(found.title).split()), text)
-
-
-def _unpacked_bytes(path: Path) -> int:
-    """As the archive says itself: no more of a part is read. 0 for what is no archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(part.file_size for part in archive.infolist())
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
-        return 0
-
-
-def _clean(text: str | None) -> str:
-    """Without halves of surrogate pairs and without NUL, which are no text; PDFs hold both."""
-    return (text or "").encode("utf-8", "replace").decode().replace("\0", "").strip()
-
-
-@cache
-def _converter() -> Any:
-    """One converter for each suffix: the library's last resort is to take the bytes of a broken file for text."""
-    from markitdown import MarkItDown, converters
-
-    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
-    for name in ("Docx", "Epub", "Html", "Pdf", "Pptx", "Xlsx"):
-        converter.register_converter(getattr(converters, f"{name}Converter")())
-    return converter

@@ -1,19 +1,21 @@
 """A path to documents. What the user gives is untrusted: every fault is one line with file and place.
 
-A file is DPR's TSV (`.tsv`, `.tsv.gz`), Parquet (`.parquet`), else JSON lines (`.gz` or not), whatever its name. How a
-folder is read follows from its domain (`corpus_reader` in domain.yaml), else by `text_files`. Every document comes with
-its place, in an order that follows from the names alone. Runs and the index builder read alike.
+A file is read by its suffix (`formats`), one that no format knows as JSON lines; a `.tsv` that is given itself is that
+of DPR. How a folder's pages are read follows from its domain (`corpus_reader` in domain.yaml), else by `text_files`. A
+file of a folder that cannot be read is left out with its reason, or stops all where reading is strict. Every document
+comes with its place, in an order that follows from the names alone. Runs and the index builder read alike.
 """
 
 import csv
-import gzip
-import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, TypeVar
 
 from scope_selfplay.base.errors import CorpusError, did_you_mean
 from scope_selfplay.base.terminal import Progress
@@ -21,48 +23,38 @@ from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens
-from scope_selfplay.corpus.markdown import (
-    CONVERTED_SUFFIXES,
-    INSTALL,
-    Converted,
-    NotConverted,
-    can_convert,
-    front_matter,
-    split_page,
-    subject_of,
-    to_markdown,
-)
+from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
+from scope_selfplay.corpus.markdown import metadata_of, split_page
 from scope_selfplay.corpus.sample import first_shuffled
+from scope_selfplay.corpus.screen import screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
-from scope_selfplay.net.json import load_strict
 
-MARKDOWN_SUFFIXES = (".md", ".markdown")
-TEXT_SUFFIXES = (*MARKDOWN_SUFFIXES, ".txt")
-_LINES = (".jsonl", ".json", ".tsv", ".gz", ".csv", ".parquet")
 _SHOWN = 3
-LONGEST_LINE = 1 << 24
 LARGEST_WHOLE = 1 << 30
 """Bytes of the largest file whose documents a run holds all at once: three to four times as much in memory."""
+_WORTH_PROCESSES, _MOST_PROCESSES = 2_000, 8
 WORTH_A_LINE = 5_000_000
 """Characters of a corpus that take more than a moment to cut."""
+_JSON_LINES = next(row for row in FORMATS if ".jsonl" in row.suffixes)
 Skipped = dict[Path, str]
 """Gets each file that is not read, with the reason."""
+Found = TypeVar("Found")
 Located = Iterator[tuple[str, Document]]
 """Documents with their file and line."""
 
 
 def read_documents(
-    path: Path, reader: CorpusReader | None = None, skipped: Skipped | None = None
+    path: Path, reader: CorpusReader | None = None, skipped: Skipped | None = None, **how: Any
 ) -> list[Document]:
-    """The documents of a file or of a folder, in file order.
+    """The documents of a file or of a folder, in file order; `how` as in `located_documents`.
 
     - `jsonl`: a line is `{"id", "title", "text"}`, or `{"id", "contents"}` with the title as the first line of
       the contents (the wiki-18 form); other fields are ignored, blank lines skipped. Rows of Parquet are read alike.
     - a `.tsv` or `.tsv.gz` has id, text and title, as DPR's Wikipedia has them.
-    - `text_files`: each `.txt` and `.md` file below a folder; its id is its path below the folder, its title a
-      leading `# heading`, else that of its front matter, else its name. Hidden files are skipped.
-    - `markdown_sections`: each section of each Markdown page below a folder, see `markdown.split_page`.
-    - Both read PDF, HTML, EPUB and Office files as the Markdown that `convert` makes of them.
+    - `text_files`: each page below a folder; its id is its path below the folder, its title that of its front matter,
+      else a heading that it begins with, else its own or its name. Hidden files are skipped.
+    - `markdown_sections`: each section of each page below a folder, see `markdown.split_page`.
+    - Both read whatever becomes Markdown or records (`formats.FORMATS`), a document for each record.
 
     Raises CorpusError, with file and line, for anything that cannot be read, an id that occurs twice, no document at
     all, or a file too large to be held.
@@ -74,7 +66,7 @@ def read_documents(
         )
     documents: list[Document] = []
     places: dict[str, str] = {}
-    for place, document in located_documents(path, reader, skipped):
+    for place, document in located_documents(path, reader, skipped, **how):
         if document.id in places:
             raise CorpusError(
                 f"{place}: the id {document.id!r} is already used at {places[document.id]}; ids must be unique"
@@ -84,115 +76,178 @@ def read_documents(
     return documents
 
 
-def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
+def read_sample(
+    path: Path, reader: CorpusReader | None, count: int, *, seed: int, **how: Any
+) -> list[Document]:
     """The first `count` of the documents shuffled by the seed. All lines are checked, only these documents are held."""
-    located = located_documents(path, reader)
+    located = located_documents(path, reader, **how)
     return first_shuffled((document for _, document in located), count, seed=seed)
 
 
 def located_documents(
-    path: Path, reader: CorpusReader | None = None, skipped: Skipped | None = None, *, lenient: bool = False
+    path: Path,
+    reader: CorpusReader | None = None,
+    skipped: Skipped | None = None,
+    *,
+    lenient: bool = False,
+    fields: Mapping[str, str] | None = None,
+    strict: bool = False,
 ) -> Located:
     """Every document with its file and line, one at a time.
 
     Raises as `read_documents`, but for ids that occur twice. `lenient` takes lines without an id for their number, ids
-    that are numbers, and what has no title or no text, as published corpora have them.
+    that are numbers, and what has no title or no text, as published corpora have them. `fields` maps our names (id,
+    title, text, url, ...) to those of the records. `strict` raises for a file of a folder that gives no document.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise CorpusError(f"{path}: holds no documents: a pipe or a device; write the documents to a file")
     if path.is_dir() and reader is CorpusReader.JSONL:
         raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
-    expected = "a JSONL file or a folder with .txt or .md files"
-    if reader is CorpusReader.MARKDOWN_SECTIONS and path.is_dir():
-        expected = "a folder with Markdown pages (.md)"
-    expected += (
-        f"; PDF, HTML and Office files need {INSTALL}" if not can_convert() else ", PDF, HTML or Office files"
-    )
+    pages = "Markdown pages (.md)" if reader is CorpusReader.MARKDOWN_SECTIONS else ".txt or .md files"
+    extras = {INSTALL.format(row.extra): None for row in FORMATS if not row.is_there}
+    expected = f"a JSONL file or a folder with {pages}; others need {' and '.join(extras) or 'no more'}"
     skipped = {} if skipped is None else skipped
     empty = True
     try:
-        if path.is_dir() and reader is CorpusReader.MARKDOWN_SECTIONS:
-            found = _read_sections(path, skipped)
-        elif path.is_dir():
-            found = _read_text_files(path, skipped)
+        if path.is_dir():
+            found = _of_folder(path, reader, skipped, fields=fields or {}, strict=strict)
         elif is_passage_file(path):
             found = read_passages(path)
         else:
             path.stat()
-            found = _read_records(path, lenient=lenient)
+            found = _of_file(path, path.name, reader, fields or {}, lenient=lenient)
         for located in found:
             empty = False
             yield located
+    except NotConverted as fault:
+        raise CorpusError(f"{path}: {fault}") from None
     except OSError as error:
-        fault = error.strerror or error
-        raise CorpusError(f"{path}: cannot be read as a corpus: {fault}; give {expected}") from error
+        reason = error.strerror or error
+        raise CorpusError(f"{path}: cannot be read as a corpus: {reason}; give {expected}") from error
     if empty:
         left = f" ({listed(skipped)})" if skipped else ""
         raise CorpusError(f"{path}: holds no documents{left}; expected {expected}")
 
 
-def _read_records(path: Path, *, lenient: bool) -> Located:
-    """JSON lines, or the rows of a Parquet file."""
-    if path.suffix == ".parquet":
-        for number, record in enumerate(_parquet_rows(path)):
-            place = f"{path}, row {number + 1}"
-            yield place, _document_of(record, place, number if lenient else None)
+def _of_folder(
+    folder: Path, reader: CorpusReader | None, skipped: Skipped, *, fields: Mapping[str, str], strict: bool
+) -> Located:
+    found = survey(folder, reader)
+    skipped.update(found.skipped)
+    if strict and found.skipped:
+        raise CorpusError(f"{folder}: {listed(found.skipped)}; take them out, or read without strict")
+    read = partial(_read_file, folder, reader=reader, fields=fields)
+    for path, (located, reason) in zip(found.read, _in_processes(read, found.read), strict=True):
+        if reason and strict:
+            raise CorpusError(f"{path}: {reason}")
+        if reason:
+            skipped[path] = reason
+        for place, values in located:
+            # They were checked where they were read.
+            yield place, Document.model_construct(**values)
+
+
+def _read_file(
+    folder: Path, path: Path, *, reader: CorpusReader | None, fields: Mapping[str, str]
+) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+    """The documents of one file as a whole, or why it gives none; as plain values, which travel fast."""
+    name = path.relative_to(folder).as_posix()
+    try:
+        if encodable(name) != name:
+            raise NotConverted("has a name that is not UTF-8")
+        found = list(_of_file(path, name, reader, fields, lenient=True, in_folder=True))
+    except (NotConverted, CorpusError, OSError) as fault:
+        return [], str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
+    return [(place, dict(document)) for place, document in found], "" if found else "holds no text"
+
+
+def _in_processes(read: Callable[[Path], Found], paths: Sequence[Path]) -> Iterator[Found]:
+    """What is read of each path, by all cores where there are many paths."""
+    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES) if hasattr(os, "sched_getaffinity") else 1
+    if len(paths) < _WORTH_PROCESSES or cores < 2:
+        yield from map(read, paths)
         return
-    for number, line in enumerate(read_lines(path)):
-        if line.strip():
-            place = f"{path}, line {number + 1}"
-            yield place, _document_of(_parsed(line.rstrip("\r\n"), place), place, number if lenient else None)
+    done = 0
+    # A script that guards not its main part cannot start them.
+    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, get_context("forkserver")) as pool:
+        for each in pool.map(read, paths, chunksize=32):
+            done += 1
+            yield each
+    yield from map(read, paths[done:])
 
 
-def _parquet_rows(path: Path) -> Iterator[dict[str, object]]:
-    """1,024 rows in memory at a time."""
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
+def _of_file(
+    path: Path,
+    name: str,
+    reader: CorpusReader | None,
+    fields: Mapping[str, str],
+    *,
+    lenient: bool,
+    in_folder: bool = False,
+) -> Located:
+    """Raises NotConverted and CorpusError."""
+    row = format_of(path) or _JSON_LINES
+    if not row.is_there:
+        raise NotConverted(f"needs {INSTALL.format(row.extra)}")
+    found = row.read(path)
+    if not isinstance(found, Converted):
+        # Only of lines we know that they were written for this.
+        numbered = lenient or row is not _JSON_LINES
+        for number, (place, record) in enumerate(found):
+            document = _document_of(record, place, number if numbered else None, fields)
+            own = {"id": f"{name}#{document.id}", "source": document.source or name} if in_folder else {}
+            if document.text or not in_folder:
+                yield place, document.model_copy(update=own)
+        return
+    about = metadata_of(found.metadata)
+    if not found.text.strip():
+        raise NotConverted("holds no text")
+    if not row.is_markdown:
+        title = PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
+        yield str(path), Document(id=name, title=title, text=found.text.strip(), metadata=about)
+        return
+    deepest = 2 if reader is CorpusReader.MARKDOWN_SECTIONS else 0
+    for line, document in split_page(
+        found.text, name=name, place=str(path), title=found.title, about=about, deepest=deepest
+    ):
+        yield f"{path}, line {line}" if deepest else str(path), document
 
-    try:
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
-    # An arrow.ArrowInvalid is a ValueError.
-    except (arrow.ArrowException, ValueError, OSError) as error:
-        raise CorpusError(f"{path}: not a readable Parquet corpus: {error}") from None
 
-
-def _parsed(line: str, place: str) -> object:
-    try:
-        return load_strict(line)
-    except json.JSONDecodeError as error:
-        fault = error.msg.removesuffix(" at").removesuffix(" starting")
-        raise CorpusError(
-            f"{place}: damaged at character {error.pos + 1}: {fault}; mend the line or take it out"
-        ) from None
-    except ValueError as error:
-        raise CorpusError(f"{place}: damaged: {error}; mend the line or take it out") from None
-
-
-def _document_of(fields: object, place: str, number: int | None) -> Document:
+def _document_of(fields: object, place: str, number: int | None, names: Mapping[str, str]) -> Document:
     """The document of a record; `number` is its own where reading is lenient."""
     if not isinstance(fields, dict):
         raise CorpusError(f'{place}: expected an object with "id", "title" and "text", found {_kind(fields)}')
     lenient = number is not None
+    for ours, theirs in names.items():
+        if theirs not in fields:
+            found = ", ".join(map(repr, fields))[:200]
+            raise CorpusError(f'{place}: corpus.fields.{ours} is "{theirs}", found {found}')
+        fields = {**fields, ours: fields[theirs]}
     if lenient:
-        fields = {"id": str(number), **fields, "title": fields.get("title") or ""}
-        if type(fields["id"]) is int:
-            fields["id"] = str(fields["id"])
+        if "text" not in fields and fields.get("contents") is None:
+            _text_field(fields, "text", place)
+        fields = {**fields, "id": fields.get("id", str(number)), "title": fields.get("title") or ""}
+        fields |= {name: str(fields[name]) for name in ("id", "title") if type(fields[name]) in (int, float)}
     if fields.get("contents") is not None and fields.get("text") is None:
         title, _, text = _text_field(fields, "contents", place, blank=lenient).partition("\n")
         title = title.strip()
         if lenient and not (len(title) > 1 and title[0] == title[-1] == '"'):
-            title, text = "", fields["contents"]
+            title, text = "", str(fields["contents"])
         title = title.removeprefix('"').removesuffix('"')
         if not text.strip() and not lenient:
             raise CorpusError(f'{place}: "contents" needs the title on its first line and text after it')
-        title = (lenient and fields["title"]) or title
+        title = (lenient and str(fields["title"])) or title
     else:
         title = _text_field(fields, "title", place, blank=True)
         text = _text_field(fields, "text", place, blank=lenient)
     source = _text_field({**fields, "source": fields.get("source", "")}, "source", place, blank=True)
+    about = fields.get("metadata")
     return Document(
-        id=_text_field(fields, "id", place), title=title.strip(), text=text.strip(), source=source
+        id=_text_field(fields, "id", place),
+        title=title.strip(),
+        text=text.strip(),
+        source=source,
+        metadata=metadata_of({**about, **fields} if isinstance(about, dict) else fields),
     )
 
 
@@ -200,60 +255,14 @@ def _text_field(fields: Mapping[str, object], name: str, place: str, *, blank: b
     if name not in fields:
         hint = did_you_mean(name, fields, '; did you mean to rename "{}"?')
         found = ", ".join(map(repr, fields))[:200] or "none"
-        raise CorpusError(f'{place}: the field "{name}" is missing, found {found}{hint}')
+        advice = hint or "; name it in corpus.fields"
+        raise CorpusError(f'{place}: the field "{name}" is missing, found {found}{advice}')
     value = fields[name]
     if not isinstance(value, str):
         raise CorpusError(f'{place}: "{name}" must be text, found {_kind(value)}')
     if not blank and not value.strip():
         raise CorpusError(f'{place}: "{name}" must not be blank')
     return value
-
-
-def _read_text_files(folder: Path, skipped: Skipped) -> Located:
-    for name, path, page in _files_below(folder, CorpusReader.TEXT_FILES, skipped):
-        title, text = page.title or path.stem.replace("_", " ").replace("-", " "), page.text.strip()
-        subject = ""
-        if path.suffix.lower() in MARKDOWN_SUFFIXES and text.startswith("---"):
-            # A text may begin with a rule, too.
-            with suppress(CorpusError):
-                front, body, _ = front_matter(text, str(path))
-                title, text, subject = front.get("title") or title, "\n".join(body).strip(), subject_of(front)
-        heading, _, rest = text.partition("\n")
-        if heading.startswith("# "):
-            title, text = heading.removeprefix("# ").strip(), rest.strip()
-        if not text:
-            raise CorpusError(f"{path}: holds no text; fill the file or remove it")
-        yield str(path), Document(id=name, title=f"{subject}: {title}" if subject else title, text=text)
-
-
-def _read_sections(folder: Path, skipped: Skipped) -> Located:
-    for name, path, page in _files_below(folder, CorpusReader.MARKDOWN_SECTIONS, skipped):
-        for line, document in split_page(page.text, name=name, place=str(path), title=page.title):
-            yield f"{path}, line {line}", document
-
-
-def _files_below(
-    folder: Path, reader: CorpusReader, skipped: Skipped
-) -> Iterator[tuple[str, Path, Converted]]:
-    """Name below the folder, path and content of every file that a reader reads, sorted by path."""
-    found = survey(folder, reader)
-    skipped.update(found.skipped)
-    for path in found.read:
-        name = path.relative_to(folder).as_posix()
-        if encodable(name) != name:
-            raise CorpusError(f"{path!r}: the file's name is not UTF-8; rename it")
-        if path.suffix.lower() in CONVERTED_SUFFIXES:
-            try:
-                yield name, path, to_markdown(path)
-            except NotConverted as fault:
-                skipped[path] = str(fault)
-            continue
-        try:
-            yield name, path, Converted("", path.read_bytes().decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{path}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8"
-            ) from None
 
 
 def _kind(value: object) -> str:
@@ -285,24 +294,6 @@ def read_passages(path: Path) -> Iterator[tuple[str, Document]]:
         raise CorpusError(f"{path}, line {rows.line_num}: {error}") from None
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise CorpusError(f"{path}, line {number}: a line of more than {LONGEST_LINE:,} bytes")
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path}, line {number + 1}: cannot be read: {error}") from None
-
-
 def read_run_corpus(
     settings: CorpusConfig,
     reader: CorpusReader | None,
@@ -325,13 +316,18 @@ def read_run_corpus(
 
     def cut(path: Path, sample: int | None = None) -> list[Document]:
         skipped: Skipped = {}
+        how: dict[str, Any] = {"skipped": skipped, "fields": settings.fields, "strict": settings.strict}
         if sample is None:
-            documents = read_documents(path, reader, skipped)
+            documents = read_documents(path, reader, **how)
         else:
-            documents = read_sample(path, reader, sample, seed=seed)
+            documents = read_sample(path, reader, sample, seed=seed, **how)
         if skipped:
             # Files that turned out to give none.
             progress.say(f"{path}: {listed(skipped)}")
+        screened = screen(documents, settings)
+        if screened.left_out:
+            progress.say(f"{path}: {screened}")
+        documents = screened.kept
         # The tokenizer last: it takes seconds to load, and a broken file is told of at once.
         chunker = Chunker(size(), count)
         return _cut(documents, lambda document: chunker.cut(document, spare=spare(document)), progress)
@@ -393,25 +389,20 @@ def listed(skipped: Mapping[Path, str]) -> str:
 
 def survey(folder: Path, reader: CorpusReader | None) -> FolderSurvey:
     """All files below a folder but hidden ones, as a reader takes them."""
-    own = MARKDOWN_SUFFIXES if reader is CorpusReader.MARKDOWN_SECTIONS else TEXT_SUFFIXES
-    reasons = {path: fault or _reason_to_skip(path, own) for path, fault in sorted(_below(folder))}
+    reasons = {path: fault or _reason_to_skip(path, reader) for path, fault in sorted(_below(folder))}
     return FolderSurvey(
         [path for path, reason in reasons.items() if not reason],
         {path: reason for path, reason in reasons.items() if reason},
     )
 
 
-def _reason_to_skip(path: Path, own: tuple[str, ...]) -> str:
-    suffix = path.suffix.lower()
-    if suffix in own:
-        return ""
-    if suffix in CONVERTED_SUFFIXES:
-        return "" if can_convert() else f"need {INSTALL}"
-    if suffix in TEXT_SUFFIXES:
+def _reason_to_skip(path: Path, reader: CorpusReader | None) -> str:
+    row = format_of(path)
+    if row is None:
+        return f"have a suffix that no reader knows ({path.suffix.lower() or 'none'})"
+    if reader is CorpusReader.MARKDOWN_SECTIONS and not row.is_markdown:
         return "are no Markdown, which the reader markdown_sections reads"
-    if suffix in _LINES:
-        return "are files of documents, which are given themselves and not in a folder"
-    return f"have a suffix that no reader knows ({suffix or 'none'})"
+    return "" if row.is_there else f"need {INSTALL.format(row.extra)}"
 
 
 def _below(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -421,7 +412,9 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
     for place, folders, files in os.walk(
         folder, onerror=lambda error: closed.append(Path(str(error.filename)))
     ):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        # An index of ours holds texts of the folder around it.
+        index = {name for name in folders if Path(place, name, "manifest.json").exists()}
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in index]
         for name in files:
             path = Path(place, name)
             if not name.startswith(".") and path.is_file():

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from scope_selfplay.base.text import by_frame, is_blank
+from scope_selfplay.base.text import FRAMED, is_blank
 from scope_selfplay.net.json import load_strict, parse_object, read_value
 
 TASK_TAGS = ("<task>", "</task>")
@@ -366,18 +366,15 @@ class Dialect:
     def tool_response(self, passages_text: str) -> str:
         """The message, for the role `tool_role`, that brings search results back to the model.
 
-        The enclosing tags are broken up outside of frames, so that no passage can end the block.
+        The enclosing tags are broken up where no frame is around them, so that no passage can end the block.
         """
         if self.result_tags is None:
             return passages_text
         opener, closer = self.result_tags
-        parts = [
-            part
-            if is_frame
-            else part.replace(opener, opener.replace("<", "< ")).replace(closer, closer.replace("<", "< "))
-            for is_frame, part in by_frame(passages_text)
-        ]
-        return f"{opener}\n{''.join(parts)}\n{closer}"
+        if not FRAMED.search(passages_text):
+            for tag in self.result_tags:
+                passages_text = passages_text.replace(tag, tag.replace("<", "< "))
+        return f"{opener}\n{passages_text}\n{closer}"
 
     def _calls_in(self, body: str) -> Iterator[Call]:
         foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)

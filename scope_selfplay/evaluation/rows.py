@@ -5,20 +5,19 @@ Face hub as it is downloaded or saved). Nothing is downloaded.
 """
 
 import ast
-import csv
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field
 
-from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.base.values import Criterion, Rubric, Task, Value, content_id
+from scope_selfplay.corpus.formats import NotConverted, Records, format_of
 from scope_selfplay.net.json import given_lines
 
 _DESCRIBING = ("dataset_info.json", "state.json", "dataset_dict.json")
@@ -249,97 +248,26 @@ def read_rows(path: Path) -> Iterator[Row]:
         for file in files:
             yield from read_rows(file)
         return
-    reader = READERS.get(path.suffix)
-    if reader is None or not path.is_file():
-        found = "not a file" if not path.is_file() else f"unknown format {path.suffix!r}"
-        raise ConfigError(f"{path}: {found}; expected a folder, or a file that ends in {', '.join(READERS)}")
+    if path.suffix not in READERS or not path.is_file():
+        fault = "not a file" if not path.is_file() else f"unknown format {path.suffix!r}"
+        raise ConfigError(f"{path}: {fault}; expected a folder, or a file that ends in {', '.join(READERS)}")
+    if path.suffix == ".jsonl":
+        for where, record in given_lines(path, dict[str, Any], "one JSON object a line"):
+            yield Row(record, where)
+        return
+    row = format_of(path)
+    assert row is not None
     try:
-        yield from reader(path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+        for where, found in cast(Records, row.read(path)):
+            if not isinstance(found, Mapping):
+                raise ConfigError(f"{where}: expected an object, found {_shown(found)}")
+            yield Row(found, where)
+    except (CorpusError, NotConverted) as error:
+        raise ConfigError(str(error)) from None
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    for where, record in given_lines(path, dict[str, Any], "one JSON object a line"):
-        yield Row(record, where)
-
-
-def _json_array(path: Path) -> Iterator[Row]:
-    """A list of objects, the one list in an object (`{"Data": [...]}`), or objects by their ids."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            yield from _json_lines(path)
-            return
-        raise ConfigError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    if isinstance(value, Mapping):
-        value = _records_in(value)
-    for number, record in enumerate(value, start=1):
-        where = f"{path}: row {number}"
-        if not isinstance(record, Mapping):
-            raise ConfigError(f"{where}: expected an object, found {_shown(record)}")
-        yield Row(record, where)
-
-
-def _records_in(value: Mapping[str, Any]) -> list[Any]:
-    if len(value) > 1 and all(isinstance(each, Mapping) for each in value.values()):
-        return [{"id": name, **each} for name, each in value.items()]
-    lists = [each for each in value.values() if isinstance(each, list) and each]
-    return lists[0] if len(lists) == 1 else [value]
-
-
-def _separated(path: Path) -> Iterator[Row]:
-    """A table with a head line, split at tabs where that has any. DPR's tables have no head: question, answers."""
-    csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        separator = "\t" if "\t" in file.readline() else ","
-        file.seek(0)
-        lines = csv.reader(file, delimiter=separator)
-        head: list[str] = []
-        for cells in filter(None, lines):
-            if not head:
-                is_dpr = len(cells) == 2 and cells[1].startswith("[")
-                head = ["question", "answers"] if is_dpr else cells
-                if not is_dpr:
-                    continue
-            where = f"{path}:{lines.line_num}"
-            if len(cells) != len(head):
-                raise ConfigError(
-                    f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(head)})"
-                )
-            yield Row(dict(zip(head, cells, strict=True)), where)
-
-
-def _columns(path: Path) -> Iterator[Row]:
-    """Parquet, or the Arrow stream that `save_to_disk` of Hugging Face's datasets writes."""
-    import pyarrow.parquet
-
-    is_parquet = path.suffix == ".parquet"
-    try:
-        with pyarrow.memory_map(str(path)) as source:
-            batches = (
-                pyarrow.parquet.ParquetFile(source).iter_batches()
-                if is_parquet
-                else pyarrow.ipc.open_stream(source)
-            )
-            records = (record for batch in batches for record in batch.to_pylist())
-            for number, record in enumerate(records, start=1):
-                yield Row(record, f"{path}: row {number}")
-    except pyarrow.ArrowException as error:
-        form = "parquet" if is_parquet else "an Arrow stream"
-        raise ConfigError(f"{path}: not {form}: {str(error).splitlines()[0]}") from None
-
-
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _json_lines,
-    ".json": _json_array,
-    ".parquet": _columns,
-    ".tsv": _separated,
-    ".csv": _separated,
-    ".arrow": _columns,
-}
-"""How a file is read, by the end of its name."""
+READERS = (".jsonl", ".json", ".parquet", ".tsv", ".csv", ".arrow")
+"""How the name of a file ends."""
 
 
 def _as_list(value: Any) -> list[Any]:

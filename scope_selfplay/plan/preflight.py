@@ -338,6 +338,6 @@ def _files(config: RunConfig, pack: Pack) -> Iterator[Finding]:
     if config.corpus.path in ("embedded", "none") or not path.is_dir():
         return
     found = survey(path, pack.domain.corpus_reader)
-    advice = "convert or move what should be read; `scope documents PATH --json` shows what is"
+    advice = "convert or move what should be read; `scope documents PATH` shows what is"
     left = bool(found.skipped)
     yield Finding("files", str(found), State.WARNING if left else State.OK, advice if left else "")

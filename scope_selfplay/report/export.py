@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,8 @@ class Example:
     iteration: int
     split: str
     index: int
+    document: Mapping[str, str]
+    """What is said of its source document: url, date, language, licence."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class ExportFormat:
         return pa.Table.from_pylist([self.row(_COMPLETE)]).schema
 
 
-def example_of(candidate: Candidate, split: str, index: int) -> Example:
+def example_of(candidate: Candidate, split: str, index: int, document: Mapping[str, str] = {}) -> Example:
     assert candidate.task and candidate.rubric, "only tasks with a rubric are exported"
     iteration = candidate.provenance.iteration
-    return Example(candidate.task, candidate.rubric, candidate.mean, iteration, split, index)
+    return Example(candidate.task, candidate.rubric, candidate.mean, iteration, split, index, document)
 
 
 def trl_row(example: Example) -> Row:
@@ -76,6 +78,7 @@ def trl_row(example: Example) -> Row:
         "reference": example.task.reference,
         "mean_score": example.mean,
         "iteration": example.iteration,
+        "document": _source(example),
     }
 
 
@@ -112,6 +115,7 @@ def open_instruct_row(example: Example) -> Row:
         "ground_truth": [json.dumps(truth, ensure_ascii=False)],
         "dataset": ["rubric"],
         "id": example.task.id,
+        "document": _source(example),
     }
 
 
@@ -156,8 +160,16 @@ def _rubric_json(example: Example) -> str:
     return json.dumps(_criteria(example.rubric), ensure_ascii=False)
 
 
+def _source(example: Example) -> Row:
+    return {
+        "id": example.task.document_id,
+        **{name: example.document.get(name, "") for name in ("url", "date", "language", "licence", "author")},
+    }
+
+
 def _extra(example: Example) -> Row:
     return {
+        "document": _source(example),
         "split": example.split,
         "index": example.index,
         "task_id": example.task.id,
@@ -175,6 +187,7 @@ _COMPLETE = Example(
     iteration=1,
     split="train",
     index=0,
+    document={},
 )
 
 FORMATS: Mapping[str, ExportFormat] = {
@@ -294,7 +307,7 @@ def _write_split(
         for iteration in iterations
         for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration])
     )
-    rows = (chosen.row(example_of(candidate, split, index)) for index, candidate in enumerate(candidates))
+    rows = map(chosen.row, _examples(reader, candidates, split))
     write = _write_lines if chosen.is_lines else partial(_write_parquet, columns=chosen.columns())
     temporary = part_of(path)
     try:
@@ -304,6 +317,15 @@ def _write_split(
     finally:
         temporary.unlink(missing_ok=True)
     return Exported(path, count)
+
+
+def _examples(reader: RunReader, candidates: Iterator[Candidate], split: str) -> Iterator[Example]:
+    numbers = count()
+    while batch := list(islice(candidates, _BATCH)):
+        found = reader.documents({each.provenance.document_id for each in batch})
+        for each in batch:
+            document = found.get(each.provenance.document_id)
+            yield example_of(each, split, next(numbers), document.metadata if document else {})
 
 
 def _write_lines(path: Path, rows: Iterator[Row]) -> int:

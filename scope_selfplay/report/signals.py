@@ -11,16 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.intervals import Estimate
-from scope_selfplay.base.text import named_in, plain, words_of
+from scope_selfplay.base.text import named_in, words_of
 from scope_selfplay.base.values import Document, Value
+from scope_selfplay.corpus.screen import near_copies
 from scope_selfplay.store.reader import RunReader
-
-if TYPE_CHECKING:
-    from datasketch import MinHash
 
 LOOKS = 5
 """Intervals hold 99 %, as five of 95 % at once: a run asks dozens of questions, and chance must not answer them."""
@@ -262,9 +260,6 @@ def _share(reader: RunReader, iteration: int, texts: str) -> Signal | None:
     )
 
 
-PERMUTATIONS = 128
-SAME = 0.8
-"""Word trigrams shared (Jaccard) from which two tasks count as one."""
 SEARCHES_SAMPLE = 500
 """Accepted tasks of an iteration whose searches are looked at."""
 
@@ -272,34 +267,10 @@ SEARCHES_SAMPLE = 500
 def duplicate_share(texts: Sequence[str], *, before: Sequence[str] = ()) -> float | None:
     """The share of `texts` with a near duplicate before them, among themselves or in `before`; None without texts.
 
-    A duplicate is found with high probability, not with certainty: the index is tuned for `SAME`.
+    Two share .8 of their word trigrams, which is found with high probability and not with certainty.
     """
-    # It brings scipy: 45 MB that only a checkup needs.
-    from datasketch import MinHashLSH
-
-    if not texts:
-        return None
-    signatures = [_signature(text) for text in (*before, *texts)]
-    index = MinHashLSH(threshold=SAME, num_perm=PERMUTATIONS)
-    duplicates = 0
-    for row, signature in enumerate(signatures):
-        if row >= len(before):
-            duplicates += any(
-                signatures[other].jaccard(signature) >= SAME for other in index.query(signature)
-            )
-        index.insert(row, signature)
-    return duplicates / len(texts)
-
-
-def _signature(text: str) -> "MinHash":
-    from datasketch import MinHash
-
-    # A copy in other letters, or with hidden ones, is a copy.
-    words = plain(text).lower().split()
-    grams = {" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2))}
-    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
-    signature.update_batch([gram.encode("utf-8", "replace") for gram in sorted(grams)])
-    return signature
+    copies = near_copies([*before, *texts])
+    return sum(row >= len(before) for row in copies) / len(texts) if texts else None
 
 
 def needed_searches(reader: RunReader, iteration: int) -> float | None:

@@ -26,6 +26,7 @@ from scope_selfplay.base.values import (
     Candidate,
     Comparison,
     Grade,
+    Passage,
     Rollout,
     Rubric,
     Score,
@@ -52,8 +53,11 @@ _BLOCK = 32 << 20
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_TRAINING_ONLY: Mapping[type[BaseModel], frozenset[str]] = {
-    Turn: frozenset({"prompt_ids", "ids", "logprobs"})
+_LEFT_OUT: Mapping[type[BaseModel], frozenset[str]] = {
+    # For training only.
+    Turn: frozenset({"prompt_ids", "ids", "logprobs"}),
+    # With the run's documents, once.
+    Passage: frozenset({"metadata"}),
 }
 _SCALARS: dict[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 _ABSENT = object()
@@ -209,7 +213,7 @@ def _fields(model: type[BaseModel]) -> list[pa.Field]:
 
 
 def _kept(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    left_out = _TRAINING_ONLY.get(model, frozenset())
+    left_out = _LEFT_OUT.get(model, frozenset())
     return {name: field for name, field in model.model_fields.items() if name not in left_out}
 
 

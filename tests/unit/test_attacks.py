@@ -55,8 +55,7 @@ from scope_selfplay.base.values import (
 from scope_selfplay.cli import cli
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
-from scope_selfplay.corpus import markdown as conversion
-from scope_selfplay.corpus.markdown import NotConverted, to_markdown
+from scope_selfplay.corpus import formats
 from scope_selfplay.corpus.read import survey
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS, ToolForm
@@ -445,13 +444,14 @@ def test_a_header_of_weights_that_is_none_is_a_damaged_file(case: dict[str, Any]
 def test_a_file_that_unpacks_to_more_than_it_should_is_not_opened(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(formats, "MOST_UNPACKED", 1 << 20)
     file = tmp_path / f"bomb.{suffix}"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for part in range(3):
             archive.writestr(f"{part}.xml", bytes(600_000))
-    with pytest.raises(NotConverted, match="unpacks to more than 1 MiB"):
-        to_markdown(file)
+    row = formats.format_of(file)
+    with pytest.raises(formats.NotConverted, match="unpacks to more than 1 MiB"):
+        assert row and row.read(file)
 
 
 def test_a_copy_of_a_task_in_other_letters_is_a_copy() -> None:

@@ -16,12 +16,12 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_625,
-    "library files": 224,
-    "test lines": 35_541,
+    "library lines": 54_178,
+    "library files": 227,
+    "test lines": 35_819,
     "benchmark lines": 5_646,
-    "words by hand": 29_282,
-    "settings": 175,
+    "words by hand": 29_402,
+    "settings": 181,
     "commands": 43,
     "training lines": 2_604,
     "training files": 12,

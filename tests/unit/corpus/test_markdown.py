@@ -90,9 +90,10 @@ def test_a_folder_is_read_by_the_reader_that_is_asked_for(tmp_path: Path) -> Non
     assert by_section == sections(PAGE)
     with pytest.raises(CorpusError, match="is a folder, and the reader jsonl reads a file"):
         read_documents(folder, CorpusReader.JSONL)
-    # What the command prints is a corpus again: a file is JSON lines whatever the domain says about folders.
-    printed = run.invoke(documents, [str(folder), "--reader", "markdown_sections", "--json"])
-    file.write_text(printed.stdout, encoding="utf-8")
+    # What the command writes is a corpus again: a file is JSON lines whatever the domain says about folders.
+    assert not run.invoke(
+        documents, [str(folder), "--reader", "markdown_sections", "-o", str(file)]
+    ).exit_code
     assert read_documents(file) == read_documents(file, CorpusReader.MARKDOWN_SECTIONS) == by_section
     shown = run.invoke(documents, [str(folder), "--domain", "wikipedia"])
     assert shown.stdout.endswith("\tHalden H2 (3.10, 3.20): Pairing a sensor\nnotes.txt\t6\tnotes\n")

@@ -20,6 +20,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus import read as reading
 from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.formats import Format
 from scope_selfplay.corpus.read import read_documents, read_run_corpus, read_sample, survey
 from scope_selfplay.corpus.sample import TaskSource, shuffled, take_unused
 from scope_selfplay.dialects.families import dialect
@@ -45,7 +46,7 @@ def test_a_jsonl_file_is_read_in_its_order(tmp_path: Path) -> None:
     lines += json.dumps({"id": "7", "contents": '"The "Great" Dam"\nIt stands.\nStill.'}).encode()
     assert read_documents(write(tmp_path / "c.jsonl", b"\xef\xbb\xbf" + lines)) == [
         Document(id="a", title="A", text="About a."),
-        Document(id="0", title="", text="zé", source="s"),
+        Document(id="0", title="", text="zé", source="s", metadata={"url": "1"}),
         Document(id="7", title='The "Great" Dam', text="It stands.\nStill."),
     ]
 
@@ -57,8 +58,10 @@ def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
     write(tmp_path / ".hidden" / "x.txt", b"\xff")
     write(tmp_path / "picture.png", b"\xff")
     assert read_documents(tmp_path) == [
-        Document(id="a/Dam.MD", title="The dam", text="It stands."),
-        Document(id="a/old_mill-house.md", title="old mill house", text="Just text."),
+        Document(id="a/Dam.MD", title="The dam", text="It stands.", source="a/Dam.MD"),
+        Document(
+            id="a/old_mill-house.md", title="old mill house", text="Just text.", source="a/old_mill-house.md"
+        ),
         Document(id="b.txt", title="b", text="Späte Notiz."),
     ]
 
@@ -201,23 +204,26 @@ def folder(tmp_path: Path) -> Path:
 def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason_that_a_run_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scope_selfplay.corpus.read.can_convert", lambda: False)
+    monkeypatch.setattr(Format, "is_there", property(lambda self: not self.module))
     found = survey(folder, None)
-    assert [path.name for path in found.read] == ["a.md", "b.txt"]
+    assert [path.name for path in found.read] == ["a.md", "b.txt", "lines.jsonl"]
     reasons = {path.name: reason for path, reason in found.skipped.items()}
     assert reasons == {
-        "c.rst": "have a suffix that no reader knows (.rst)",
-        "lines.jsonl": "are files of documents, which are given themselves and not in a folder",
+        "c.rst": "need pip install 'scope-selfplay[pandoc]'",
         "no_suffix": "have a suffix that no reader knows (none)",
         "page.html": "need pip install 'scope-selfplay[documents]'",
     }
     assert str(found).startswith(
-        "2 files are read, 4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); "
+        "3 files are read, 3 skipped: 1 need pip install 'scope-selfplay[pandoc]' (c.rst); "
     )
     sections = survey(folder, CorpusReader.MARKDOWN_SECTIONS)
-    assert [path.name for path in sections.read] == ["a.md"]
-    shown = CliRunner().invoke(documents, [str(folder)])
-    assert "4 skipped: 1 have a suffix" in shown.stderr and "(c.rst)" in shown.stderr
+    assert [path.name for path in sections.read] == ["a.md", "lines.jsonl"]
+    shown = json.loads(CliRunner().invoke(documents, [str(folder), "--json"]).stdout)
+    assert shown["Files"] == {".md": ["1", "a.md"], ".txt": ["1", "b.txt"]}
+    lacking = 'line 1: the field "text" is missing, found none; name it in corpus.fields'
+    assert len(shown["Files left out"]) == 4 and shown["Files left out"][lacking] == ["1", "lines.jsonl"]
+    with pytest.raises(CorpusError, match=r"3 skipped: .*; take them out, or read without strict"):
+        read_documents(folder, strict=True)
     said: list[str] = []
     monkeypatch.setattr(reading, "WORTH_A_LINE", 1)
     settings, progress = CorpusConfig(path=str(folder)), LineProgress(said.append)
@@ -227,12 +233,13 @@ def test_everything_that_is_not_hidden_is_read_or_skipped_with_a_reason_that_a_r
     assert [document.id for document in read] == ["a.md", "b.txt"]
     line, cutting, *_ = said
     assert cutting == "cut 2 documents, in kB ..."
-    assert "4 skipped: 1 have a suffix that no reader knows (.rst) (c.rst); " in line
+    assert "4 skipped: 1 need pip install 'scope-selfplay[pandoc]' (c.rst); " in line
     assert "(page.html)" in line
 
 
 def test_pdf_html_and_office_files_are_documents_and_broken_ones_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown", reason="needs the documents extra")
+    for module in ("markitdown", "trafilatura"):
+        pytest.importorskip(module, reason="needs the documents extra")
     office = Path(shutil.copytree(OFFICE, tmp_path / "office"))
     (office / "page.html").write_text(HTML)
     (office / "broken.pdf").write_bytes(b"%PDF-1.4\nnothing more")

@@ -16,6 +16,7 @@ from retrieval.folder import Passages, Verify, read_manifest
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, ScopeError
 from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Document
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
@@ -26,7 +27,7 @@ from scope_selfplay.run.commands import documents, index
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import challenger_of, promotion_warning, stages_of
 from scope_selfplay.store.card import run_card
-from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.files import read_records, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, checksums, publish_manifest
 from scope_selfplay.store.ratings import read_fork
 from scope_selfplay.store.reader import RunReader
@@ -226,12 +227,13 @@ def test_an_index_of_a_runs_config_has_the_runs_passages(tmp_path: Path) -> None
     change = ["--set", "corpus.chunk_tokens=200"]
     done = CliRunner().invoke(index, ["build", str(config), str(tmp_path / "index"), *change])
     assert done.exit_code == 0, done.output
-    listed = CliRunner().invoke(documents, [str(config), "--json", *change])
+    written = tmp_path / "cut.jsonl"
+    listed = CliRunner().invoke(documents, [str(config), "-o", str(written), *change])
     assert listed.exit_code == 0, listed.output
     run = load_config(config, change[1:])
     read = run_documents(run, load_pack(pack_path(run.domain)))
     manifest = read_manifest(tmp_path / "index", Verify.SIZES)
-    assert [json.loads(line) for line in listed.stdout.splitlines()] == [each.model_dump() for each in read]
+    assert read_records(written, Document) == read
     assert manifest.rows == len(read) > 3
     assert manifest.corpus_hash == Passages.from_documents(read).corpus_hash
 

@@ -1,0 +1,322 @@
+"""What kinds of files are read, a row of `FORMATS` each: a page of text, or records that are documents.
+
+Most files become Markdown by a library that somebody else keeps. They are untrusted: a fault of a converter, of
+whatever kind, is one reason why a file is not read.
+"""
+
+import csv
+import gzip
+import io
+import json
+import logging
+import mailbox
+import sys
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from email.parser import BytesParser
+from email.policy import default as modern
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.net.json import load_strict
+
+INSTALL = "pip install 'scope-selfplay[{}]'"
+LARGEST = 64 << 20
+"""Bytes of one file; converters hold it several times over."""
+MOST_UNPACKED = 256 << 20
+"""Bytes of all parts of an Office file or a book, which are zip files, or of a compressed one."""
+LONGEST_LINE = 1 << 24
+
+
+class NotConverted(Exception):
+    """Why a file gives no text."""
+
+
+class Converted(NamedTuple):
+    """`title` is the file's own, as web pages have one; `metadata` where it is from, in whatever words."""
+
+    title: str
+    text: str
+    metadata: Mapping[str, object] = {}
+
+
+Records = Iterator[tuple[str, object]]
+
+
+class Format(NamedTuple):
+    """How files of some suffixes are read; `module` is what the extra brings."""
+
+    suffixes: tuple[str, ...]
+    read: Callable[[Path], Converted | Records]
+    extra: str = ""
+    module: str = ""
+    is_markdown: bool = True
+
+    @property
+    def is_there(self) -> bool:
+        return not self.module or find_spec(self.module) is not None
+
+
+def read_text(path: Path) -> Converted:
+    """A text of whatever encoding, `.gz` or not. Raises NotConverted for bytes that are no text."""
+    content = _bytes(path)
+    with suppress(UnicodeDecodeError):
+        return Converted("", content.decode("utf-8-sig"))
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError:
+        raise NotConverted(f"is not UTF-8; convert it, or {INSTALL.format('documents')}") from None
+    best = from_bytes(content).best()
+    if best is None:
+        raise NotConverted("is no text in any encoding")
+    return Converted("", str(best), {"encoding": best.encoding})
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MOST_UNPACKED + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotConverted(f"is damaged ({error})") from None
+    if len(content) > MOST_UNPACKED:
+        raise NotConverted(f"is larger than {MOST_UNPACKED >> 20} MiB")
+    return content
+
+
+def _quietly(convert: Callable[[Path], Converted], path: Path) -> Converted:
+    """Raises NotConverted with the reason in a few words."""
+    if path.stat().st_size > LARGEST:
+        raise NotConverted(f"is larger than {LARGEST >> 20} MiB")
+    with (
+        suppress(OSError, ValueError, zipfile.BadZipFile, NotImplementedError),
+        zipfile.ZipFile(path) as archive,
+    ):
+        # As the archive says itself: no more of a part is read.
+        if sum(part.file_size for part in archive.infolist()) > MOST_UNPACKED:
+            raise NotConverted(f"unpacks to more than {MOST_UNPACKED >> 20} MiB")
+    # Converters print and log what they think of a file.
+    for name in ("pdfminer", "trafilatura", "htmldate", "pypandoc"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    silent = warnings.catch_warnings(action="ignore")
+    try:
+        with silent, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            page = convert(path)
+    except Exception as error:  # noqa: BLE001 - the wall to a dozen libraries that read hostile files
+        raise NotConverted(f"is damaged or not what its suffix says ({type(error).__name__})") from None
+    text = _clean(page.text)
+    if not text:
+        raise NotConverted("holds no text (a scan?)")
+    return Converted(" ".join(_clean(page.title).split()), text, page.metadata)
+
+
+def _clean(text: str | None) -> str:
+    """Without halves of surrogate pairs and without NUL, which are no text; PDFs hold both."""
+    return (text or "").encode("utf-8", "replace").decode().replace("\0", "").strip()
+
+
+def _by_markitdown(path: Path) -> Converted:
+    found = _markitdown().convert_local(str(path))
+    return Converted(found.title or "", found.markdown)
+
+
+@cache
+def _markitdown() -> Any:
+    """One converter for each suffix: the library's last resort is to take the bytes of a broken file for text."""
+    from markitdown import MarkItDown, converters
+
+    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
+    for name in ("Docx", "Epub", "Html", "Pdf", "Pptx", "Xlsx"):
+        converter.register_converter(getattr(converters, f"{name}Converter")())
+    return converter
+
+
+def _web_page(path: Path) -> Converted:
+    """The main content of a page, without menus and footers."""
+    import trafilatura
+    from trafilatura.metadata import extract_metadata
+
+    tree = trafilatura.load_html(path.read_bytes())
+    about = extract_metadata(tree, extensive=False) if tree is not None else None
+    text = trafilatura.extract(
+        tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
+    )
+    # Of a short page all is taken.
+    if text is None or len(text) < 200:
+        whole = _by_markitdown(path)
+        return whole if about is None else whole._replace(metadata=about.as_dict())
+    return Converted((about and about.title) or "", text, about.as_dict() if about else {})
+
+
+_OF_PANDOC = {
+    ".rst": "rst",
+    ".adoc": "asciidoc",
+    ".asciidoc": "asciidoc",
+    ".odt": "odt",
+    ".org": "org",
+    ".rtf": "rtf",
+    ".ipynb": "ipynb",
+    ".tex": "latex",
+    ".typ": "typst",
+    ".mediawiki": "mediawiki",
+    ".docbook": "docbook",
+}
+
+
+def _by_pandoc(path: Path) -> Converted:
+    import pypandoc
+
+    told = ["--sandbox", "--wrap=none", "--markdown-headings=atx", "--standalone"]
+    name = _OF_PANDOC[path.suffix.lower()]
+    return Converted("", pypandoc.convert_file([str(path)], "gfm-raw_html", format=name, extra_args=told))
+
+
+def _mails(path: Path) -> Records:
+    """One message, or a box of them; of one that is HTML alone, its text as it is."""
+    parser = BytesParser(policy=modern)
+    if path.suffix.lower() == ".eml":
+        box: Any = [parser.parsebytes(_bytes(path))]
+    else:
+        box = mailbox.mbox(path, factory=cast(Any, parser.parse), create=False)
+    for number, message in enumerate(box, start=1):
+        with suppress(LookupError, ValueError):
+            body = message.get_body(("plain", "html"))
+            found = {"title": message["subject"], "date": message["date"], "author": message["from"]}
+            text = body.get_content() if body else ""
+            yield f"{path}, message {number}", {"text": text} | {k: str(v) for k, v in found.items() if v}
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise CorpusError(f"{path}, line {number}: a line of more than {LONGEST_LINE:,} bytes")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}, line {number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}, line {number + 1}: cannot be read: {error}") from None
+
+
+def _lines(path: Path) -> Records:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield place, _parsed(line.rstrip("\r\n"), place)
+
+
+def _parsed(line: str, place: str) -> object:
+    try:
+        return load_strict(line)
+    except json.JSONDecodeError as error:
+        fault = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise CorpusError(
+            f"{place}: damaged at character {error.pos + 1}: {fault}; mend the line or take it out"
+        ) from None
+    except ValueError as error:
+        raise CorpusError(f"{place}: damaged: {error}; mend the line or take it out") from None
+
+
+def _json(path: Path) -> Records:
+    """A list of objects, the one list in an object (`{"Data": [...]}`), objects by their ids, or lines."""
+    text = read_text(path).text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from _lines(path)
+            return
+        raise CorpusError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    found = _records_in(value) if isinstance(value, Mapping) else value
+    if not isinstance(found, list):
+        raise CorpusError(f"{path}: holds no list of objects")
+    yield from ((f"{path}: row {number}", each) for number, each in enumerate(found, start=1))
+
+
+def _records_in(value: Mapping[str, Any]) -> list[Any]:
+    if len(value) > 1 and all(isinstance(each, Mapping) for each in value.values()):
+        return [{"id": name, **each} for name, each in value.items()]
+    lists = [each for each in value.values() if isinstance(each, list) and each]
+    return lists[0] if len(lists) == 1 else [value]
+
+
+def _separated(path: Path) -> Records:
+    """A table with a head line, split at its commonest mark. DPR's tables have no head: question, answers."""
+    csv.field_size_limit(sys.maxsize)
+    text = read_text(path).text
+    separator = max("\t,;|", key=text.partition("\n")[0].count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    head: list[str] = []
+    for cells in filter(None, lines):
+        if not head:
+            is_dpr = len(cells) == 2 and cells[1].startswith("[")
+            head = ["question", "answers"] if is_dpr else cells
+            if not is_dpr:
+                continue
+        where = f"{path}:{lines.line_num}"
+        if len(cells) != len(head):
+            raise CorpusError(
+                f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(head)})"
+            )
+        yield where, dict(zip(head, cells, strict=True))
+
+
+def _columns(path: Path) -> Records:
+    """Parquet, or the Arrow stream that `save_to_disk` of Hugging Face's datasets writes."""
+    import pyarrow.parquet
+
+    is_parquet = path.suffix == ".parquet"
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            batches = (
+                pyarrow.parquet.ParquetFile(source).iter_batches(batch_size=1024)
+                if is_parquet
+                else pyarrow.ipc.open_stream(source)
+            )
+            records = (record for batch in batches for record in batch.to_pylist())
+            yield from ((f"{path}: row {number}", record) for number, record in enumerate(records, start=1))
+    except pyarrow.ArrowException as error:
+        form = "parquet" if is_parquet else "an Arrow stream"
+        raise CorpusError(f"{path}: not {form}: {str(error).splitlines()[0]}") from None
+
+
+MARKDOWN_SUFFIXES = (".md", ".markdown", ".mdx")
+FORMATS = (
+    Format(MARKDOWN_SUFFIXES, read_text),
+    Format((".txt",), read_text, is_markdown=False),
+    Format((".html", ".htm"), partial(_quietly, _web_page), "documents", "trafilatura"),
+    Format(
+        (".pdf", ".docx", ".pptx", ".xlsx", ".epub"),
+        partial(_quietly, _by_markitdown),
+        "documents",
+        "markitdown",
+    ),
+    Format(tuple(_OF_PANDOC), partial(_quietly, _by_pandoc), "pandoc", "pypandoc"),
+    Format((".eml", ".mbox"), _mails),
+    Format((".jsonl", ".ndjson"), _lines),
+    Format((".json",), _json),
+    Format((".csv", ".tsv"), _separated),
+    Format((".parquet", ".arrow"), _columns),
+)
+_BY_SUFFIX = {suffix: row for row in FORMATS for suffix in row.suffixes}
+_COMPRESSED = (read_text, _lines, _json, _separated)
+
+
+def format_of(path: Path) -> Format | None:
+    """The row of a file, by its suffix; of a `.gz` by the one before."""
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        found = _BY_SUFFIX.get(path.with_suffix("").suffix.lower())
+        return found if found and found.read in _COMPRESSED else None
+    return _BY_SUFFIX.get(suffix)

@@ -1,0 +1,144 @@
+"""Which of the documents that were read are kept: no copies, none too short or of a foreign licence, no source that is
+most of the corpus, and of web pages nothing that many of them repeat.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_selfplay.base.text import plain
+from scope_selfplay.base.values import Document
+from scope_selfplay.config.run import CorpusConfig
+
+SAME = 0.8
+"""Word trigrams shared (Jaccard) from which two documents count as one."""
+_BANDS, _ROWS = 16, 4
+"""Of a MinHash: two documents that share .8 of their trigrams are missed once in 5,000."""
+_WEB = (".html", ".htm")
+# Pages, and the share of all, from which on a paragraph is no content.
+_REPEATED, _REPEATED_SHARE = 5, 0.1
+
+
+class LeftOut(NamedTuple):
+    reason: str
+    document: Document
+    kept: str = ""
+    """The id of the document that is instead."""
+
+
+class Screened(NamedTuple):
+    kept: list[Document]
+    left_out: list[LeftOut]
+
+    def __str__(self) -> str:
+        counts = Counter(each.reason for each in self.left_out)
+        return f"left out: {', '.join(f'{count:,} {reason}' for reason, count in counts.items())}"
+
+
+def screen(documents: Sequence[Document], settings: CorpusConfig) -> Screened:
+    """What is kept of the documents, in their order."""
+    kept, left_out = list(_without_repeated(documents)), list[LeftOut]()
+    for rule in (_unfit, _copies, _near_copies, _beyond):
+        found = list(rule(kept, settings))
+        gone = {each.document.id for each in found}
+        kept, left_out = [each for each in kept if each.id not in gone], left_out + found
+    return Screened(kept, left_out)
+
+
+def _unfit(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    licences = {licence.casefold() for licence in settings.licences}
+    for document in documents:
+        if licences and document.metadata.get("licence", "").casefold() not in licences:
+            yield LeftOut("of no licence in corpus.licences", document)
+        elif len(document.text) < settings.min_characters:
+            yield LeftOut(f"shorter than {settings.min_characters} characters", document)
+
+
+def _copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    first: dict[bytes, str] = {}
+    for document in documents if settings.duplicates != "keep" else ():
+        words = " ".join(document.text.split())
+        digest = hashlib.blake2b(words.encode("utf-8", "replace"), digest_size=12).digest()
+        if (kept := first.setdefault(digest, document.id)) != document.id:
+            yield LeftOut("copies", document, kept)
+
+
+def _near_copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    if settings.duplicates == "near":
+        for row, first in near_copies([each.text for each in documents]).items():
+            yield LeftOut("near copies", documents[row], documents[first].id)
+
+
+def _beyond(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    """The last documents of each source that would make up more than its share of all characters."""
+    share, sizes, taken = settings.largest_share, Counter[str](), Counter[str]()
+    for document in documents:
+        sizes[source_of(document)] += len(document.text)
+    for document in documents if share < 1 and len(sizes) > 1 else ():
+        source = source_of(document)
+        taken[source] += len(document.text)
+        if taken[source] > (sizes.total() - sizes[source]) * share / (1 - share):
+            yield LeftOut(f"beyond {share:.0%} of all characters for one source", document)
+
+
+def near_copies(texts: Sequence[str]) -> dict[int, int]:
+    """Row -> an earlier row with nearly the same text, by MinHash over word trigrams."""
+    rng = np.random.default_rng(1)
+    factors, shifts = rng.integers(1, 1 << 63, size=(2, _BANDS * _ROWS), dtype=np.uint64)
+    words: dict[str, int] = {}
+    signatures = np.zeros((len(texts), _BANDS * _ROWS), dtype=np.uint32)
+    for row, text in enumerate(texts):
+        # A copy in other letters, or with hidden ones, is a copy.
+        own = [words.setdefault(word, len(words) + 1) for word in plain(text).lower().split()]
+        ids = np.array(own or [0], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        # Numbers that follow each other must not make trigrams that do.
+        ids = (ids ^ (ids >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        grams = ids[:1] * ids[-1:]
+        if len(ids) > 2:
+            grams = ids[:-2] * np.uint64(31) + ids[1:-1] * np.uint64(1009) + ids[2:]
+        grams ^= grams >> np.uint64(32)
+        hashes = np.unique(grams)[:, None] * factors + shifts
+        signatures[row] = (hashes >> np.uint64(32)).min(axis=0)
+    return _same(signatures)
+
+
+def _same(signatures: NDArray[np.uint32]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for band in range(_BANDS if len(signatures) else 0):
+        part = np.ascontiguousarray(signatures[:, band * _ROWS : (band + 1) * _ROWS])
+        keys = part.view(np.dtype((np.void, part.dtype.itemsize * _ROWS))).ravel()
+        _, firsts, groups = np.unique(keys, return_index=True, return_inverse=True)
+        first = firsts[groups.ravel()]
+        rows = np.nonzero(first < np.arange(len(first)))[0]
+        same = (signatures[rows] == signatures[first[rows]]).mean(axis=1) >= SAME
+        for row in rows[same].tolist():
+            found.setdefault(row, int(first[row]))
+    # What is a copy of a copy is one of the first.
+    return {row: found.get(first, first) for row, first in sorted(found.items())}
+
+
+def source_of(document: Document) -> str:
+    """The page or file that a document is of."""
+    return document.source or document.id.partition("#")[0]
+
+
+def _without_repeated(documents: Sequence[Document]) -> Iterator[Document]:
+    """Menus, footers and cookies are paragraphs that many web pages have."""
+    pages: defaultdict[str, set[str]] = defaultdict(set)
+    web = [each for each in documents if source_of(each).endswith(_WEB)]
+    for document in web:
+        for paragraph in document.text.split("\n\n"):
+            pages[paragraph.strip()].add(source_of(document))
+    most = max(_REPEATED, _REPEATED_SHARE * len({source_of(each) for each in web}))
+    repeated = {paragraph for paragraph, sources in pages.items() if len(sources) >= most}
+    for document in documents:
+        if repeated and source_of(document).endswith(_WEB) and "```" not in document.text:
+            own = [each for each in document.text.split("\n\n") if each.strip() not in repeated]
+            document = document.model_copy(update={"text": "\n\n".join(own).strip()})
+            if not document.text:
+                continue
+        yield document
