@@ -18,6 +18,7 @@ from scope_selfplay.base.sampling import Generate, Message
 from scope_selfplay.base.text import by_frame, in_need_of_frame
 
 _MARK = "\ue000{}\ue001"
+_TAG = re.compile(r"[<\[|{](?=.*[^\W\d]).+", re.DOTALL)
 
 
 class ChatCodec:
@@ -28,9 +29,8 @@ class ChatCodec:
         self.end_ids = frozenset(
             {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None}
         )
-        # Words and runs of spaces say what they are.
-        names = {token: token.replace("_", "").replace(" ", "") for token in tokenizer.get_added_vocab()}
-        added = sorted(token for token, name in names.items() if len(name.strip()) > 1 and not name.isalnum())
+        # Other tokens that were added, such as words and runs of spaces, say what they are.
+        added = sorted(filter(_TAG.fullmatch, tokenizer.get_added_vocab()))
         self._added = _starts(added)
         # What needs no frame holds none of the tags that do.
         self._unframed = _starts([token for token in added if not in_need_of_frame(token)])

@@ -9,6 +9,8 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_left
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import check_room, free_bytes
 
 QWEN3_1_7B = SimpleNamespace(num_hidden_layers=28, num_key_value_heads=8, head_dim=128, hidden_size=2048)
@@ -49,3 +51,9 @@ def test_a_container_with_less_than_the_machine_counts(
     left = partial(memory_left, tmp_path)
     monkeypatch.setattr("scope_selfplay.inference.in_process.memory_left", left)
     assert free_bytes(SimpleNamespace(type="cpu")) == 600_000
+
+
+def test_words_that_a_tokenizer_adds_stay_its_tokens() -> None:
+    codec = ChatCodec.load(policy_path("embedded"))
+    said = " Ask of Aldmoor's heir. [1] Write:"
+    assert codec.count(said) == len(codec.tokenizer(said, add_special_tokens=False).input_ids) < 12
