@@ -12,9 +12,15 @@ import pytest
 
 from benchmarks.faults.counting import FaultCounts, points
 from jobs.launch import TrainingNode, rank_environments
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.values import Grade
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import ModelConfig
-from scope_selfplay.store.files import read_rows
-from scope_selfplay.store.folder import RunFolder
+from scope_selfplay.driver.local import run_here
+from scope_selfplay.run.begin import open_run
+from scope_selfplay.store.files import read_records, read_rows
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import kept_solver
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
@@ -39,6 +45,15 @@ def test_a_run_that_was_killed_at_a_random_write_ends_as_the_run_that_nothing_di
         counts.compare(undisturbed, records(root))
         assert kept_solver(RunFolder(root / "tiny")) == kept_solver(finished) is not None
     counts.check()
+
+
+def test_the_policy_that_ships_answers_what_it_was_taught(tmp_path: Path) -> None:
+    """Of forty held-out tasks of one to five links those of one and two."""
+    run = open_run(load_config(DEFAULT_CONFIG, ["compare.tasks=40", "stop_after=0"]), tmp_path, Progress())
+    run_here(run)
+    grades = read_records(run.folder.stage(0, Stage.COMPARE).grades, Grade)
+    scores = [grade.score for grade in grades if grade.score is not None]
+    assert len(scores) == 40 and 0.3 < sum(scores) / 40 < 0.5
 
 
 def small_job(policy: Path, folder: Path) -> GrpoJob:
