@@ -27,12 +27,12 @@ from tests.kills import die_before_write
 
 # Metrics that time does not change.
 REWARDS = ("step", "reward", "reward_std", "loss", "rubric")
-# Every task that the judge can read is let through. No Solver is better after two steps: one iteration is all.
+# Every readable task is let through, and articles may be twice. No Solver is better after two steps: one iteration.
 SETTINGS = """
     name=tiny domain=embedded iterations=2 seed=4 judge.gates=[] model.max_length=256 model.slots=16
     search.topk=1 search.max_tokens=48 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates=48
     tasks.in_flight=12 tasks.rollouts=2 compare.tasks=4
-    compare.stop=1
+    compare.stop=1 corpus.duplicates=keep
     challenger.steps=2 challenger.batch=2 challenger.group_size=2 challenger.rollouts=2
     challenger.learning_rate=1e-3 challenger.save_every=1 challenger.max_prompt=120 challenger.max_response=100
     solver.steps=2 solver.batch=2 solver.group_size=2 solver.learning_rate=1e-3
