@@ -14,11 +14,12 @@ from scope_selfplay.base.machine import is_locked
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.pods import RUN, SERVER, Body, status_name
+from scope_selfplay.config.cluster import GRACE
 from scope_selfplay.store.folder import RunFolder
 
 STATUS, LOCK = "status.json", "lock"
 """In the driver's folder of a run on one machine."""
-_ENDS_WITHIN = 180.0
+_ENDS_WITHIN = GRACE + 60.0
 _GPU = ("GPU", "MiB used", "of", "% busy")
 
 

@@ -18,6 +18,7 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import folder_lock, memory_limit
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.pods import ManifestContext
+from scope_selfplay.config.cluster import GRACE
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.follow import LOCK, nvidia_smi
 from scope_selfplay.driver.loop import Controller, Hand, drive
@@ -36,7 +37,7 @@ from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, parse_manifest
 
-_ENDS_WITHIN = 150.0
+_ENDS_WITHIN = GRACE + 30.0
 """Seconds that programs of a driver that is gone may take: a checkpoint in writing is finished."""
 _ROUND = 1.0
 """Seconds between two rounds when nothing happens."""
