@@ -126,11 +126,12 @@ def _placed(config: RunConfig, slots: Slots, sizes: _Sizes) -> tuple[NodePlaceme
     lacking: list[tuple[float, str]] = []
     # So few ranks keep in host memory what more have no room for.
     for ranks in (len(slots.numbers), max(OFFLOADED)):
-        for name, servers, rooms in _layouts(slots.numbers):
-            on = {each: given for each, given in servers.items() if _has_slots(config, each)}
-            for stage, room in rooms.items():
+        for name, servers, *rooms in _layouts(slots.numbers):
+            every = zip(_SERVERS, servers, strict=True)
+            on = {each: given for each, given in every if _has_slots(config, each)}
+            for stage, room in zip((Stage.CHALLENGER, Stage.SOLVER), rooms, strict=True):
                 on[f"train_{stage.value}"] = room[: _ranks(config, stage, min(ranks, len(room)))]
-            for width in (each for each in _WIDTHS if each <= max(map(len, servers.values()))):
+            for width in (each for each in _WIDTHS if each <= max(map(len, servers))):
                 attempt = _Attempt(config, slots, sizes, name, on, width)
                 over, why = attempt.excess()
                 if over <= 1e-9:
@@ -139,26 +140,18 @@ def _placed(config: RunConfig, slots: Slots, sizes: _Sizes) -> tuple[NodePlaceme
     return None, min(lacking)[1]
 
 
-_Layout = tuple[str, dict[str, _Slots], dict[Stage, _Slots]]
-"""Its name, the servers' slots, and those that the trainer of a stage may have."""
-
-
-def _layouts(numbers: _Slots) -> Iterator[_Layout]:
+def _layouts(numbers: _Slots) -> Iterator[tuple[str, Sequence[_Slots], _Slots, _Slots]]:
+    """Its name, the slots of each server, and those that the Challenger's and the Solver's trainer may have."""
     count = len(numbers)
-
-    def layout(name: str, servers: Sequence[_Slots], challenger: _Slots, solver: _Slots) -> _Layout:
-        rooms = {Stage.CHALLENGER: challenger, Stage.SOLVER: solver}
-        return name, dict(zip(_SERVERS, servers, strict=True)), rooms
-
     for share in (each for each in _SHARES if each <= count // 3):
         rest = numbers[2 * share :]
         servers = (numbers[:share], numbers[share : 2 * share], rest[:share])
-        yield layout("each apart", servers, rest, numbers[share:])
+        yield "each apart", servers, rest, numbers[share:]
     for share in (each for each in _SHARES if each <= count // 2):
         rest = numbers[share:]
-        yield layout("servers beside the trainer", (numbers[:share],) * 3, rest, rest)
+        yield "servers beside the trainer", (numbers[:share],) * 3, rest, rest
     even = numbers[: 1 << (count.bit_length() - 1)]
-    yield layout("all together", (even,) * 3, numbers, numbers)
+    yield "all together", (even,) * 3, numbers, numbers
 
 
 def _has_slots(config: RunConfig, server: str) -> bool:
@@ -194,7 +187,7 @@ class _Attempt:
         changes: dict[str, PodConfig] = {}
         for name, on in self.on.items():
             update: dict[str, object] = {"gpus": len(on) if self.slots.gib else 0}
-            update |= self._told(name) if name in _SERVERS else {"nodes": 1}
+            update |= self._server_settings(name) if name in _SERVERS else {"nodes": 1}
             changes[name] = getattr(self.config.cluster, name).model_copy(update=update)
         cluster = self.config.cluster.model_copy(update=changes)
         model = self.config.model.model_copy(update={"vllm_memory": self.engine_share})
@@ -291,7 +284,7 @@ class _Attempt:
             least = max(least, ceil(100 * needs / card) / 100)
         return max(share, least)
 
-    def _told(self, server: str) -> dict[str, object]:
+    def _server_settings(self, server: str) -> dict[str, object]:
         """What the config says of a server here."""
         if not self.slots.gib:
             return {"replicas": 1}
