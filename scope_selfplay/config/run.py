@@ -82,7 +82,8 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 """Articles of the embedded world, and of the second one, which the held-out tasks are about: it has 800 names."""
 
 
-LATER = {"fields", "duplicates", "min_characters", "largest_share", "licences"}
+_UNHASHED_DEFAULTS = {"fields", "duplicates", "min_characters", "largest_share", "licences"}
+"""Younger settings of a corpus: while they have their defaults, the config's hash is what it was without them."""
 DocumentField = Literal["id", "title", "text", "url", "date", "language", "licence", "author"]
 
 
@@ -130,7 +131,7 @@ class PartnersConfig(ConfigSection):
     """Maximum concurrent requests to a partner's server, on average over its replicas; later turns of an episode are
     sent before first ones."""
     keep_form: tuple[Role, ...] = ()
-    """Roles (`challenger`, `solver`) whose turns their vLLM keeps in form: a search, a task that begins with one of six
+    """Roles (`challenger`, `solver`) whose turns their vLLM keeps in form: a search, a task that begins with one of 4
     English verbs, an answer, and no thinking. For small models that are only sampled, never for one that is trained."""
 
 
@@ -284,7 +285,10 @@ class RunConfig(ConfigSection):
             "search": OPERATION_OF_SEARCH | ({} if self.search.engine else {"engine": True}),
             "partners": {"challenger", "solver", "concurrency"} if self.partners.keep_form else True,
             "cluster": True,
-            "corpus": {"strict", *(LATER - self.corpus.model_dump(exclude_defaults=True).keys())},
+            "corpus": {
+                "strict",
+                *(_UNHASHED_DEFAULTS - self.corpus.model_dump(exclude_defaults=True).keys()),
+            },
             "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)

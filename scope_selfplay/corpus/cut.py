@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
-from scope_selfplay.corpus.markdown import Solid, solids
+from scope_selfplay.corpus.markdown import AtomicBlock, atomic_blocks
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Tokens of many texts, without special tokens."""
@@ -51,7 +51,7 @@ class Chunker:
             return [document]
         (taken,) = self._count([title]) if title else (0,)
         text, room = document.text.strip(), self._most - taken
-        pieces, found = list[str](), solids(text)
+        pieces, found = list[str](), atomic_blocks(text)
         # With less room a fence would take most of a piece.
         while found and room >= 32 and not pieces:
             pieces = self._around(text, found, title, room)
@@ -82,7 +82,7 @@ class Chunker:
                 start += 1
         return pieces
 
-    def _around(self, text: str, found: Sequence[Solid], title: str, room: int) -> list[str]:
+    def _around(self, text: str, found: Sequence[AtomicBlock], title: str, room: int) -> list[str]:
         """Pieces of a text with code and tables, cut outside of them where that is possible."""
         lines, pieces, begun, place = text.split("\n"), list[str](), "", 0
 
@@ -97,22 +97,22 @@ class Chunker:
                 pieces.extend(whole)
             begun = joined
 
-        for solid in (*found, Solid(len(lines), len(lines), "", "")):
-            prose = "\n".join(lines[place : solid.start])
+        for block in (*found, AtomicBlock(len(lines), len(lines), "", "")):
+            prose = "\n".join(lines[place : block.start])
             if prose.strip():
                 add(prose, partial(self._pieces, prose.strip(), title, room))
-            if solid.head:
-                whole = "\n".join(lines[solid.start : solid.end])
-                add(whole, partial(self._parts, lines[solid.start : solid.end], solid, title, room))
-            place = solid.end
+            if block.head:
+                whole = "\n".join(lines[block.start : block.end])
+                add(whole, partial(self._parts, lines[block.start : block.end], block, title, room))
+            place = block.end
         return [piece.strip("\n").rstrip() for piece in (*pieces, begun) if piece.strip()]
 
-    def _parts(self, lines: Sequence[str], solid: Solid, title: str, room: int) -> list[str]:
+    def _parts(self, lines: Sequence[str], block: AtomicBlock, title: str, room: int) -> list[str]:
         """Code or a table that does not fit, by lines; every part with its head and foot."""
-        body = list(lines[solid.head.count("\n") + 1 :])
-        if solid.foot and body and body[-1].strip().startswith(solid.foot.strip()):
+        body = list(lines[block.head.count("\n") + 1 :])
+        if block.foot and body and body[-1].strip().startswith(block.foot.strip()):
             body.pop()
-        room -= self._tokens(f"{solid.head}\n") + self._tokens(f"\n{solid.foot}")
+        room -= self._tokens(f"{block.head}\n") + self._tokens(f"\n{block.foot}")
         parts, own, taken = list[str](), list[str](), 0
         for line in body:
             for piece in [line] if self._tokens(line) < room else self._pieces(line, title, room) or [line]:
@@ -123,8 +123,8 @@ class Chunker:
                 own.append(piece)
                 taken += tokens
         parts.append("\n".join(own))
-        foot = f"\n{solid.foot}" if solid.foot else ""
-        return [f"{solid.head}\n{part}{foot}" for part in parts]
+        foot = f"\n{block.foot}" if block.foot else ""
+        return [f"{block.head}\n{part}{foot}" for part in parts]
 
     def _tokens(self, text: str) -> int:
         return sum(self._counts(_WORD.findall(text)))

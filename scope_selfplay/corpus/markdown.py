@@ -26,7 +26,7 @@ from scope_selfplay.base.yaml import YamlError, parse_yaml
 _ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,80})\]\])\s*\Z")
 """As MkDocs, kramdown and Hugging Face's docs name a heading."""
 _HEADING_LIKE = re.compile(r"^ {0,3}(?:#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)", re.MULTILINE)
-_SOLID_LIKE = re.compile(r"```|~~~|^[ \t]*\|?[ \t]*:?-+:?[ \t]*\|", re.MULTILINE)
+_ATOMIC_LIKE = re.compile(r"```|~~~|^[ \t]*\|?[ \t]*:?-+:?[ \t]*\|", re.MULTILINE)
 _LONGEST_BEGINNING = 8
 METADATA = {
     **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},
@@ -165,7 +165,7 @@ def headings(text: str) -> Iterator[tuple[int, int, int, str]]:
             yield token.map[0], token.map[1], int(token.tag[1]), tokens[place + 1].content
 
 
-class Solid(NamedTuple):
+class AtomicBlock(NamedTuple):
     """Lines `start` to before `end` that are one piece of code or one table; a part of it needs `head` and `foot`."""
 
     start: int
@@ -174,11 +174,11 @@ class Solid(NamedTuple):
     foot: str
 
 
-def solids(text: str) -> list[Solid]:
+def atomic_blocks(text: str) -> list[AtomicBlock]:
     """What of a text is no prose: fenced code, and tables with their head."""
-    if not _SOLID_LIKE.search(text):
+    if not _ATOMIC_LIKE.search(text):
         return []
-    lines, found = text.split("\n"), list[Solid]()
+    lines, found = text.split("\n"), list[AtomicBlock]()
     for token in _tokens(text, with_tables=True):
         if not token.map or (found and token.map[0] < found[-1].end):
             continue
@@ -187,9 +187,9 @@ def solids(text: str) -> list[Solid]:
             end -= 1
         if token.type == "fence":
             indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
-            found.append(Solid(start, end, lines[start], indent + token.markup))
+            found.append(AtomicBlock(start, end, lines[start], indent + token.markup))
         elif token.type == "table_open":
-            found.append(Solid(start, end, "\n".join(lines[start : start + 2]), ""))
+            found.append(AtomicBlock(start, end, "\n".join(lines[start : start + 2]), ""))
     return found
 
 

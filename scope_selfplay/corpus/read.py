@@ -168,7 +168,7 @@ def _in_processes(read: Callable[[Path], Found], paths: Sequence[Path]) -> Itera
         yield from map(read, paths)
         return
     done = 0
-    # A script that guards not its main part cannot start them.
+    # A script whose main part is not guarded cannot start processes.
     with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, get_context("forkserver")) as pool:
         for each in pool.map(read, paths, chunksize=32):
             done += 1

@@ -17,7 +17,7 @@ from scope_selfplay.config.run import CorpusConfig
 SAME = 0.8
 """Word trigrams shared (Jaccard) from which two documents count as one."""
 _BANDS, _ROWS = 16, 4
-"""Of a MinHash: two documents that share .8 of their trigrams are missed once in 5,000."""
+"""Of a MinHash: of two documents that share .8 of their trigrams one pair in 5,000 is not compared."""
 _WEB = (".html", ".htm")
 # Pages, and the share of all, from which on a paragraph is no content.
 _REPEATED, _REPEATED_SHARE = 5, 0.1
@@ -53,7 +53,7 @@ def _unfit(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[Le
     licences = {licence.casefold() for licence in settings.licences}
     for document in documents:
         if licences and document.metadata.get("licence", "").casefold() not in licences:
-            yield LeftOut("of no licence in corpus.licences", document)
+            yield LeftOut("whose licence is not in corpus.licences", document)
         elif len(document.text) < settings.min_characters:
             yield LeftOut(f"shorter than {settings.min_characters} characters", document)
 

@@ -246,7 +246,7 @@ def _named_values(text: str) -> dict[str, Any] | None:
 EXAMPLE_QUERY = "your search query"
 _VERBS = "Explain|Describe|Compare|Summarise"
 """What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
-_WORDS = r"[^<>\n.?!]"
+_IN_SENTENCE = r"[^<>\n.?!]"
 _FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
 """No white space or ASCII punctuation: three dots are no query and no answer."""
 
@@ -304,7 +304,7 @@ class Dialect:
             # Without what a JSON string would have to escape.
             "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
             # One sentence, which may name St. Helena.
-            "task": rf"<task>({_VERBS}) {_WORDS}{{30,240}}((St|Mt|Mr|Dr)\. {_WORDS}{{5,120}})?[.?]</task>",
+            "task": rf"<task>({_VERBS}) {_IN_SENTENCE}{{30,240}}((St|Mt|Mr|Dr)\. {_IN_SENTENCE}{{5,120}})?[.?]</task>",
             "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
         thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""

@@ -78,11 +78,12 @@ def show_passages(
     blocks: list[str] = []
     left = max_tokens
     for rank, passage in enumerate(passages, start=1):
-        heading, text = f"[{rank}] {passage.title}: ", shown(passage.text)
+        number, text = f"[{rank}] ", shown(passage.text)
+        heading = f"{number}{passage.title}: "
         cut = codec.truncate(f"{heading}{text}\n", left - _frame_tokens(passage, codec))
         if len(cut) <= len(heading):
             break
-        block = f"[{rank}] {framed(cut.rstrip(chr(10))[len(f'[{rank}] ') :], numbers_a_result)}"
+        block = number + framed(cut.rstrip("\n").removeprefix(number), numbers_a_result)
         blocks.append(block)
         is_whole = len(cut) > len(heading) + len(text)
         found.append(
