@@ -201,7 +201,8 @@ class InProcessSearcher:
         try:
             with self._lock:
                 (hits,) = self._index.search([query], topk)
-            return [Passage(**self._passages.document(row).model_dump(), score=score) for row, score in hits]
+            found = ((vars(self._passages.document(row)), score) for row, score in hits)
+            return [Passage(**document | {"metadata": {}, "score": score}) for document, score in found]
         except ScopeError:
             raise
         except Exception as error:  # the wall to faiss and onnxruntime

@@ -59,7 +59,10 @@ class Document(Value):
     text: str
     source: str = ""
     metadata: dict[str, str] = Field(default_factory=dict)
-    """Where it is from, as far as its file says: url, date, language, licence, author, encoding."""
+    """Where it is from, as far as its file says: url, date, language, licence, author, encoding. Passages have none."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
 
 class CorpusReader(StrEnum):

@@ -19,7 +19,8 @@ from scope_selfplay.store.folder import RunFolder
 
 STATUS, LOCK = "status.json", "lock"
 """In the driver's folder of a run on one machine."""
-_ENDS_WITHIN = GRACE + 60.0
+ENDS_WITHIN = GRACE + 60.0
+"""Seconds that all programs of a run may take to end: a checkpoint in writing is finished."""
 _GPU = ("GPU", "MiB used", "of", "% busy")
 
 
@@ -60,7 +61,7 @@ class FollowedHere:
         if not self._is_driven():
             return "nothing runs"
         os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + _ENDS_WITHIN
+        end = time.monotonic() + ENDS_WITHIN
         while self._is_driven():
             if time.monotonic() > end:
                 raise OutsideError(f"process {pid} does not end; `kill -INT {pid}` ends it at once")

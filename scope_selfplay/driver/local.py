@@ -18,9 +18,8 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import folder_lock, memory_limit
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.pods import ManifestContext
-from scope_selfplay.config.cluster import GRACE
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.driver.follow import LOCK, nvidia_smi
+from scope_selfplay.driver.follow import ENDS_WITHIN, LOCK, nvidia_smi
 from scope_selfplay.driver.loop import Controller, Hand, drive
 from scope_selfplay.driver.node import NodeHand
 from scope_selfplay.driver.observed import step_of
@@ -37,8 +36,6 @@ from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, parse_manifest
 
-_ENDS_WITHIN = GRACE + 30.0
-"""Seconds that programs of a driver that is gone may take: a checkpoint in writing is finished."""
 _ROUND = 1.0
 """Seconds between two rounds when nothing happens."""
 _RESERVED = 0.5
@@ -145,7 +142,7 @@ def drive_node(
         wake.clear()
 
     folder.driver.mkdir(exist_ok=True)
-    lock = folder_lock(folder.path, folder.driver / LOCK, work="driving it", say=say, timeout=_ENDS_WITHIN)
+    lock = folder_lock(folder.path, folder.driver / LOCK, work="driving it", say=say, timeout=ENDS_WITHIN)
     with lock as handle:
         hand = NodeHand(folder, placement, lock=handle, say=say, wake=wake.set)
         with _signals(hand, wake) as received:

@@ -85,13 +85,11 @@ def show_passages(
             break
         block = number + framed(cut.rstrip("\n").removeprefix(number), numbers_a_result)
         blocks.append(block)
-        is_whole = len(cut) > len(heading) + len(text)
-        found.append(
-            passage if is_whole else passage.model_copy(update={"text": cut[len(heading) :].rstrip("\n")})
-        )
-        left -= codec.count(f"{block}\n")
-        if not is_whole:
+        if len(cut) <= len(heading) + len(text):
+            found.append(passage.model_copy(update={"text": cut[len(heading) :].rstrip("\n")}))
             break
+        found.append(passage)
+        left -= codec.count(f"{block}\n")
     return "\n".join(blocks) if blocks else "Nothing was found.", found
 
 

@@ -54,9 +54,8 @@ _BLOCK = 32 << 20
 Model = TypeVar("Model", bound=BaseModel)
 
 _LEFT_OUT: Mapping[type[BaseModel], frozenset[str]] = {
-    # For training only.
+    # What is for training only, and what no passage has.
     Turn: frozenset({"prompt_ids", "ids", "logprobs"}),
-    # With the run's documents, once.
     Passage: frozenset({"metadata"}),
 }
 _SCALARS: dict[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Candidate, Criterion, Document, Turn, Verdict
+from scope_selfplay.base.values import Candidate, Criterion, Document, Passage, Turn, Verdict
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import (
     RecordKind,
@@ -48,6 +48,7 @@ st.register_type_strategy(int, st.integers(0, 2**62))
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, numbers)
 st.register_type_strategy(Criterion, st.builds(Criterion, weight=numbers.map(abs)))
+st.register_type_strategy(Passage, st.builds(Passage, metadata=st.just({})))
 no_ids = {"prompt_ids": (), "ids": (), "logprobs": None}
 st.register_type_strategy(Turn, st.from_type(Turn).map(lambda turn: turn.model_copy(update=no_ids)))
 st.register_type_strategy(
