@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_178,
     "library files": 227,
-    "test lines": 35_843,
+    "test lines": 35_849,
     "benchmark lines": 5_646,
     "words by hand": 29_402,
     "settings": 181,

@@ -5,7 +5,6 @@ Whatever ends, and whenever: nothing that was started is left, and the same comm
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -281,14 +280,20 @@ def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
                 pass
 
     def in_order() -> Iterator[tuple[str, Callable[[], object]]]:
-        yield "i00-make-tasks-a1: judge", lambda: program_of(driver, "i00-challenger").kill()
-        yield "i01-train-challenger-a1: .*judge", lambda: rank_of("i01-train-challenger").kill()
-        yield "i01-make-tasks-a1: judge", fill
+        yield "running tiny-i00-make-tasks-a1", lambda: at_work("i00-make-tasks-a1", "i00-challenger").kill()
+        yield "running tiny-i01-train-challenger-a1", lambda: rank_of("i01-train-challenger-a1").kill()
+        yield "starting tiny-i01-make-tasks-a1", fill
         yield "i01-make-tasks: something outside was down", filler.unlink
-        yield "i02-train-solver-a1: .*judge", lambda: driver.kill()
+        yield "running tiny-i02-train-solver-a1", lambda: at_work("i02-train-solver-a1") and driver.kill()
 
-    def rank_of(name: str) -> psutil.Process:
-        rank: psutil.Process = program_of(driver, name).children()[1]
+    def at_work(stage: str, name: str = "") -> psutil.Process:
+        """A program, the stage's own without a name, when the stage has opened what it needs."""
+        log = disk.place / "tiny" / "driver" / f"tiny-{stage}.log"
+        until(lambda: "judge lexical" in log.read_text())
+        return program_of(driver, name or stage)
+
+    def rank_of(stage: str) -> psutil.Process:
+        rank: psutil.Process = at_work(stage).children()[1]
         return rank
 
     faults = in_order()
@@ -299,7 +304,7 @@ def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
             assert driver.stderr is not None
             for line in driver.stderr:
                 said.append(line)
-                if expected and re.search(expected, line):
+                if expected and expected in line:
                     fault()
                     expected, fault = next(faults, ("", fill))
         if driver.returncode != -signal.SIGKILL:
