@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.base.text import clean
+from scope_selfplay.base.text import TAGS, clean
 from scope_selfplay.base.values import Passage, Role, Rollout, Truncation, Turn
 from scope_selfplay.dialects.families import DIALECTS, Dialect
 from scope_selfplay.judge.fences import Fencer, View, fence_key, read_fences, shown, without_thoughts
@@ -40,7 +40,7 @@ def test_what_cannot_be_seen_or_encoded_goes(text: str, shown: str) -> None:
 @given(st.lists(st.text(alphabet="<>ae nd/score\n\uff1c\uff1e4f1"), min_size=1, max_size=4))
 def test_every_text_comes_back_as_one_fence(texts: list[str]) -> None:
     fences = read_fences("\n".join(["before", *(FENCER.fence("answer", text) for text in texts), "after"]))
-    assert [fenced.text for fenced in fences] == [clean(text) for text in texts]
+    assert [fenced.text for fenced in fences] == [clean(text, TAGS) for text in texts]
     assert {(fenced.name, len(fenced.mark), fenced.inner) for fenced in fences} == {("answer", 12, ())}
 
 
