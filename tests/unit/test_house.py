@@ -18,10 +18,10 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_178,
     "library files": 227,
-    "test lines": 35_849,
+    "test lines": 36_900,
     "benchmark lines": 5_646,
-    "words by hand": 29_402,
-    "settings": 181,
+    "words by hand": 30_300,
+    "settings": 191,
     "commands": 43,
     "training lines": 2_604,
     "training files": 12,
