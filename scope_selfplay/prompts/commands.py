@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean, imports_for
-from scope_selfplay.base.gates import DEFAULT_GATES, Gate
+from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.file import quarter_of_bytes
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
@@ -24,17 +24,7 @@ from scope_selfplay.prompts.folder import (
     shipped_prompts,
 )
 from scope_selfplay.prompts.pack import DOMAIN_FILE, NAME, diff_packs
-from scope_selfplay.prompts.roles import (
-    CONTRACTS,
-    GATE_EXAMPLES,
-    GATE_ROLES,
-    INPUTS,
-    OUTPUTS,
-    PromptRole,
-    YamlMapping,
-    listed,
-    read_mapping,
-)
+from scope_selfplay.prompts.roles import PromptRole, YamlMapping, listed, read_mapping
 
 
 @click.group()
@@ -112,13 +102,12 @@ def diff(before: str, after: str) -> None:
 @click.argument("domain")
 @click.argument("roles", nargs=-1)
 @click.option("--extends", default="wikipedia", show_default=True, help="Pack to begin from.")
-@click.option("--blank", is_flag=True, help="Extend nothing: begin with a blank of every file.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("prompts"), show_default=True)
-def new(domain: str, roles: tuple[str, ...], extends: str, blank: bool, folder: Path) -> None:
+def new(domain: str, roles: tuple[str, ...], extends: str, folder: Path) -> None:
     """Begin a pack of your own. With ROLES take copies of these inherited prompts into it, to change them there: into
     a pack that you have begun before, too.
     """
-    for path in new_pack(folder, domain, None if blank else extends, roles):
+    for path in new_pack(folder, domain, extends, roles):
         click.echo(path)
 
 
@@ -137,10 +126,10 @@ def _counting(tokenizer: Path) -> Callable[[str], int]:
 
 
 def new_pack(
-    folder: Path | str, domain: str, extends: str | None = "wikipedia", roles: Sequence[str] = ()
+    folder: Path | str, domain: str, extends: str = "wikipedia", roles: Sequence[str] = ()
 ) -> list[Path]:
-    """Begin `folder`/`domain`, extending another domain or with a blank of every file, and copy inherited prompts of
-    `roles` into it; one that is there, named by its folder too, gets the copies alone. Returns the files.
+    """Begin `folder`/`domain`, which extends another domain, and copy inherited prompts of `roles` into it; one that is
+    there, named by its folder too, gets the copies alone. Returns the files.
 
     Raises PromptError for a name that is not valid or that a shipped pack has, a folder that exists, an `extends` that
     does not, and as `_own`.
@@ -161,20 +150,22 @@ def new_pack(
     return [*(target / name for name in files), *(_own(target, PromptRole(role)) for role in roles)]
 
 
-def _begun(target: Path, domain: str, extends: str | None) -> dict[str, str]:
-    """What a new pack begins with, in an empty folder."""
+def _begun(target: Path, domain: str, extends: str) -> dict[str, str]:
+    """What a new pack begins with, in an empty folder: file name -> text."""
     if not NAME.fullmatch(domain):
         raise PromptError(f"{domain!r} cannot name a domain; use small letters, digits and hyphens")
     if target.exists():
         raise PromptError(f"{target.as_posix()} exists already; choose another name, or edit it")
-    if extends is not None and extended_folder(target.parent, extends) is None:
+    if extended_folder(target.parent, extends) is None:
         known = extendable_names(target.parent)
         raise PromptError(
             f"{target.as_posix()} cannot extend {extends}, which is neither in {target.parent} nor ships; there are "
             f"{listed(known)}{did_you_mean(extends, known)}"
         )
     target.mkdir(parents=True)
-    return _starting_files(domain, extends)
+    title, gates = domain.replace("-", " ").capitalize(), ", ".join(Gate)
+    text = _BEGINNING.format(title=title, extends=extends, gates=gates)
+    return {DOMAIN_FILE: text, KUSTOMIZATION_FILE: _KUSTOMIZATION.format(domain=domain, file=DOMAIN_FILE)}
 
 
 def _own(folder: Path, role: PromptRole) -> Path:
@@ -205,19 +196,7 @@ def _own(folder: Path, role: PromptRole) -> Path:
     return target
 
 
-def _starting_files(domain: str, extends: str | None) -> dict[str, str]:
-    """File name -> text. A pack that extends another is complete; else every file describes what to write."""
-    title = domain.replace("-", " ").capitalize()
-    if extends is not None:
-        text = _EXTENDING.format(title=title, extends=extends, gates=", ".join(Gate))
-        return {DOMAIN_FILE: text, KUSTOMIZATION_FILE: _kustomization(domain, [DOMAIN_FILE])}
-    prompts = {role.file_name: _prompt_to_fill(role) for role in PromptRole}
-    text = _STANDING_ALONE.format(title=title, gates=", ".join(DEFAULT_GATES))
-    listing = _kustomization(domain, [DOMAIN_FILE, *prompts])
-    return {DOMAIN_FILE: text, **prompts, KUSTOMIZATION_FILE: listing}
-
-
-_EXTENDING = """\
+_BEGINNING = """\
 title: {title}
 extends: {extends}
 
@@ -234,41 +213,13 @@ extends: {extends}
 #     enabled: false
 """
 
-_STANDING_ALONE = """\
-title: {title}
-corpus: say here where the source documents come from
-gates: [{gates}]
-search_turns: {{1: 4, 2: 3, 3: 2}}
-task_types:
-  question:
-    description: Say here what such a task asks for, in one or two sentences.
-    weight: 1
+_KUSTOMIZATION = """\
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+configMapGenerator:
+  - name: prompts-{domain}
+    files:
+      - {file}
+generatorOptions:
+  disableNameSuffixHash: true
 """
-
-
-def _prompt_to_fill(role: PromptRole) -> str:
-    contract = CONTRACTS[role]
-    output = OUTPUTS[contract.output]
-    inputs = ", ".join(contract.required)
-    lines = ["---", f"role: {role}", f"inputs: [{inputs}]", f"output: {contract.output}", "---"]
-    lines += [f"{{# The code reads {output.parsed}. #}}"]
-    lines += [f"{{# May be used too: {name}, {INPUTS[name]}. #}}" for name in contract.optional]
-    if role in GATE_ROLES:
-        examples = f"Show at least {GATE_EXAMPLES} examples on each side"
-        lines += [f"{{# {examples}, each ended by its score on a line. #}}"]
-    lines += [f"Write: {text}" for text in output.mentions]
-    lines += [f"{{{{ {name} }}}}" for name in contract.required]
-    return "\n".join(lines) + "\n"
-
-
-def _kustomization(domain: str, files: list[str]) -> str:
-    listed_files = "".join(f"      - {name}\n" for name in files)
-    return (
-        "apiVersion: kustomize.config.k8s.io/v1beta1\n"
-        "kind: Kustomization\n"
-        "configMapGenerator:\n"
-        f"  - name: prompts-{domain}\n"
-        f"    files:\n{listed_files}"
-        "generatorOptions:\n"
-        "  disableNameSuffixHash: true\n"
-    )

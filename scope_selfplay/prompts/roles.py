@@ -223,39 +223,6 @@ CONTRACTS = {
     PromptRole.SCORE_REFERENCE: Contract(("task", "reference", "answer"), (), Output.MATCH, 800),
 }
 
-INPUTS = {
-    "document_title": "title of the source document",
-    "document_text": "text of the source document, which the Solver never sees",
-    "task_type": "name of the task type in words (`long form qa`)",
-    "task_description": "what domain.yaml says about that task type",
-    "search_turns": "whole number: how many searches the Challenger makes",
-    "search_syntax": "a search call as the policy's model family writes it",
-    "result_syntax": "where the passages come back, in the words of the policy's model family",
-    "turns_left": "whole number: how many searches remain",
-    "question": "the task, as the Solver is asked it",
-    "max_search_turns": "whole number: the most searches that the Solver may make",
-    "tools": "the Solver's tools besides search, a line each with arguments and an example call; or empty",
-    "budget": "the tokens that a rollout may take, with `solver.tell_budget`; or empty",
-    "task": "the task, fenced",
-    "document": "the source document, fenced",
-    "documents": "the source document and what the Challenger retrieved, each fenced",
-    "answer": "the Solver's answer, fenced",
-    "criterion": "one criterion of the rubric, fenced; for score_explicit and compare_answers with its title, "
-    "dimension and importance, for compare_answers empty where all of the answers counts",
-    "rubric": "all criteria of the task, numbered and fenced, or empty",
-    "reference": "a reference answer, fenced, or empty; for score_reference every right answer, one a line",
-    "trace": "a candidate's whole trace, fenced: thoughts, searches, what they found, reasoning, answer",
-    "first": "the candidate that is shown first, fenced: its whole trace, for compare_answers its answer",
-    "second": "the candidate that is shown second, fenced: its whole trace, for compare_answers its answer",
-    "first_label": "label on the fence of the first candidate, or empty",
-    "second_label": "label on the fence of the second candidate, or empty",
-    "candidates": "the candidates, each in a fence that shows its label",
-    "winners": "whole number: how many candidates to choose",
-    "results": "true when the trajectories show what the tools returned, false when that is left out",
-    "native_thinking": "true when the judge model thinks by itself and needs no `<think>` instructions",
-}
-"""Every input and what the caller puts there."""
-
 UNTRUSTED = frozenset({"document_title", "document_text", "question"})
 """Inputs of a policy's prompts that somebody else wrote: only in a frame they repeat its headings, labels or tags."""
 
