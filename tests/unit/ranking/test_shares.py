@@ -55,9 +55,8 @@ def test_bradley_terry_agrees_with_l_bfgs_b() -> None:
         assert [0.0 if b is None else b for b in beta] == pytest.approx(found.x, abs=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [[2, 8, 5, 8, 3], [2, 8, 5, 8, 3] * 13])
-def test_a_batch_gives_what_single_groups_give(sizes: list[int]) -> None:
-    """Of 64 groups and more, too, which are solved in another way."""
+def test_a_batch_gives_what_single_groups_give() -> None:
+    sizes = [2, 8, 5, 8, 3]
     won = np.zeros((len(sizes), 8, 8))
     for group, n in enumerate(sizes):
         for first, second, share in random_shares(n, 4 * n, group):
