@@ -99,7 +99,7 @@ class Classroom(NamedTuple):
             task = teacher.challenger_lesson(rng, world, phase.habits)
             rollout = play(self._challenger(task, world), task.turns, world, self.codec)
             unlearnt = 0
-        (row,) = rows_from(rollout).rows
+        (row,) = rows_from(rollout)
         labels = [-100] * len(row.prompt_ids) + labels_of(row.completion_ids, row.mask, unlearnt)
         return {"input_ids": row.prompt_ids + row.completion_ids, "labels": labels}
 

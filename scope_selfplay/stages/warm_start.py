@@ -83,7 +83,7 @@ def warm_start_rows(run: Run, *, min_score: float) -> LearntRows:
                 found.refused += 1
                 continue
             found.learnt += 1
-            found.rows += rows_from(played, per_turn=policy_format.dialect.drops_earlier_thinking).rows
+            found.rows += rows_from(played, per_turn=policy_format.dialect.drops_earlier_thinking)
     return found
 
 

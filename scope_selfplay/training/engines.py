@@ -283,7 +283,7 @@ def sampler_from(
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         keys = [(step, record, member) for record in records for member in range(group_size)]
         rollouts = await asyncio.gather(*(rollout(key[1], key) for key in keys))
-        sampled([rows_from(each, per_turn=per_turn).rows for each in rollouts])
+        sampled([rows_from(each, per_turn=per_turn) for each in rollouts])
         groups = in_groups(rollouts, group_size)
         rewards = [each for group in await asyncio.gather(*map(reward, groups)) for each in group]
         rewarded = [

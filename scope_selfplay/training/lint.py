@@ -117,7 +117,7 @@ def _differences(codec: ChatCodec, family: Dialect, script: str) -> Iterator[Tok
     rollout, messages = _play(codec, family, script)
     decode = partial(codec.tokenizer.decode, clean_up_tokenization_spaces=False)
     drops = family.drops_earlier_thinking
-    rows = rows_from(rollout, per_turn=drops).rows
+    rows = rows_from(rollout, per_turn=drops)
     for number, row in enumerate(rows):
         until = number + 1 if len(rows) > 1 else len(rollout.turns)
         theirs = _render(codec, messages, rollout.turns[:until], drops=drops)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 from scope_selfplay.base.values import Rollout, RolloutStatus, Turn
 
@@ -28,13 +27,6 @@ class TrainingRow:
         return len(self.prompt_ids) + len(self.completion_ids)
 
 
-class TrainingRows(NamedTuple):
-    """`split`: the rollout should have been one row, but a prompt did not begin with the turns before it."""
-
-    rows: list[TrainingRow]
-    split: bool = False
-
-
 @dataclass(frozen=True)
 class RewardedRollout:
     """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
@@ -51,21 +43,22 @@ class RewardedRollout:
 def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
     """The rows that a rollout is trained on, with its reward."""
     rows = rows_from(rollout, per_turn=per_turn)
-    return RewardedRollout(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
+    split = len(rows) > 1 and not per_turn
+    return RewardedRollout(rows, reward, rollout.status is RolloutStatus.TRUNCATED, split)
 
 
-def rows_from(rollout: Rollout, *, per_turn: bool = False) -> TrainingRows:
+def rows_from(rollout: Rollout, *, per_turn: bool = False) -> list[TrainingRow]:
     """One row for the whole rollout where its prompts continue each other, else one row per turn.
 
     `per_turn` asks for a row per turn in any case: a family that drops earlier thinking.
     """
     turns = [turn for turn in rollout.turns if turn.ids]
     if not turns:
-        return TrainingRows([])
+        return []
     whole = all(continues(before, after) for before, after in pairwise(turns))
     if whole and not per_turn:
-        return TrainingRows([_joined(turns)])
-    return TrainingRows([_joined([turn]) for turn in turns], split=not per_turn)
+        return [_joined(turns)]
+    return [_joined([turn]) for turn in turns]
 
 
 def continues(before: Turn, after: Turn) -> bool:

@@ -46,9 +46,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
 
         async def announce() -> None:
             # Their tasks are tried elsewhere.
-            sampled(
-                [rows_from(rollout, per_turn=per_turn).rows for rollout in await asyncio.gather(*writing)]
-            )
+            sampled([rows_from(rollout, per_turn=per_turn) for rollout in await asyncio.gather(*writing)])
 
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         written, tried = [each for each, _ in results], [each for _, each in results]
@@ -138,7 +136,7 @@ def solver_sampler(
 
         async def announce() -> None:
             rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
-            sampled([rows_from(rollout, per_turn=per_turn).rows for rollout in rollouts])
+            sampled([rows_from(rollout, per_turn=per_turn) for rollout in rollouts])
 
         judged, _ = await asyncio.gather(rewarder.judge_step(groups, (*key, step)), announce())
         rollouts = [rollout for group in judged for rollout in group.rollouts]

@@ -39,7 +39,7 @@ from scope_selfplay.search.tools import (
     search_tool,
 )
 from scope_selfplay.training.lint import DifferenceKind, lint_tokens
-from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
+from scope_selfplay.training.rows import TrainingRow, rows_from
 from tests.families import tokenizer_of
 
 PAGE = "Orsk\nThe dam was built in 1931. Its builder was Ana Reyes."
@@ -167,7 +167,7 @@ def ids_of(codec: ChatCodec, *texts: str) -> list[int]:
     return [each for text in texts for each in codec.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
-def rows_of(codec: ChatCodec, family: Dialect, *, ends: bool) -> TrainingRows:
+def rows_of(codec: ChatCodec, family: Dialect, *, ends: bool) -> list[TrainingRow]:
     rollout = played(codec, family, WRITTEN[family.name].lines, ends=ends)
     assert rollout.answer == "Ana Reyes"
     return rows_from(rollout, per_turn=family.drops_earlier_thinking)
@@ -187,8 +187,7 @@ def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> N
     # The log-probabilities that `Recording` numbers.
     numbers = itertools.count()
     spoken = [[-float(next(numbers)) for _ in line] for line in sampled]
-    rows, split = rows_of(codec, family, ends=ends)
-    assert not split
+    rows = rows_of(codec, family, ends=ends)
     if family.drops_earlier_thinking:
         # Every turn is a row; earlier ones stand there without their thinking.
         kept = [ids_of(codec, call) + ids_of(codec, eos) for call in written.calls]
@@ -216,7 +215,7 @@ def test_native_calls_and_results_are_the_chat_templates_own() -> None:
         conversation.append({"role": "assistant", "content": "", "tool_calls": [call]})
         conversation.append({"role": "tool", "content": result})
     native = codec.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-    last = rows_of(codec, dialect("qwen3"), ends=True).rows[-1]
+    last = rows_of(codec, dialect("qwen3"), ends=True)[-1]
     assert codec.tokenizer.decode(last.prompt_ids) == native
     assert last.prompt_ids == ids_of(codec, native)
 

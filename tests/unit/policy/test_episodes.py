@@ -224,9 +224,7 @@ def test_qwen3_has_earlier_thinking_cut_out_of_its_ids() -> None:
     kept = conversation.codec.encode_tag(f" {CALL}")
     assert second.prompt_ids[start : start + len(kept)] == kept
     # What was sampled stays whole in the turn, so each turn is a row of its own.
-    assert [row.completion_ids for row in rows_from(rollout).rows] == [
-        list(turn.ids) for turn in rollout.turns
-    ]
+    assert [row.completion_ids for row in rows_from(rollout)] == [list(turn.ids) for turn in rollout.turns]
 
 
 @pytest.mark.parametrize("budget", range(40))

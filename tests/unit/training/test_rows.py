@@ -34,7 +34,7 @@ from scope_selfplay.training.passes import (
     pass_tokens,
     plan_updates,
 )
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow, continues, rows_from
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow, continues, rewarded_rollout, rows_from
 from tests.word_codec import WordCodec
 
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
@@ -73,8 +73,9 @@ def test_a_growing_conversation_is_one_row(
     first: tuple[int, ...], parts: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     turns = growing(first, parts)
-    (row,), split = rows_from(rollout_of(turns))
-    assert not split
+    rewarded = rewarded_rollout(rollout_of(turns), 1.0, per_turn=False)
+    (row,) = rewarded.rows
+    assert not rewarded.split
     whole = turns[-1].prompt_ids + turns[-1].ids
     assert tuple(row.prompt_ids + row.completion_ids) == whole and tuple(row.prompt_ids) == first
     sampled = [each for turn in turns for each in turn.ids]
@@ -89,8 +90,9 @@ def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
     # The 2 was cut out of the second prompt, as thinking is.
     second = Turn(prompt_ids=(1, 3, 4, 9), ids=(5,))
     assert not continues(first, second)
-    rows, split = rows_from(rollout_of([first, second]))
-    assert split
+    rewarded = rewarded_rollout(rollout_of([first, second]), 1.0, per_turn=False)
+    rows = rewarded.rows
+    assert rewarded.split and not rewarded_rollout(rollout_of([first, second]), 1.0, per_turn=True).split
     assert [(row.prompt_ids, row.completion_ids, row.mask) for row in rows] == [
         ([1], [2, 3, 4], [1, 1, 1]),
         ([1, 3, 4, 9], [5], [1]),
@@ -98,7 +100,7 @@ def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
     # A 0 would say that the token was certain, and weigh it by what the trainer finds for it.
     assert all(math.isnan(value) for row in rows for value in row.logprobs)
     for nothing in ([], [Turn(prompt_ids=(1,))]):
-        assert rows_from(rollout_of(nothing)).rows == []
+        assert rows_from(rollout_of(nothing)) == []
 
 
 def turn(text: str, query: str | None = None) -> Turn:
