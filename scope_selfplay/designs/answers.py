@@ -73,17 +73,6 @@ def entrants_of(rollouts: Sequence[Rollout], view: View) -> Entrants:
     return Entrants(members, entered, identities, below=finished - len(members))
 
 
-def rewards_of_group(
-    rollouts: Sequence[Rollout], entrants: Entrants, values: Sequence[float | None]
-) -> Rewards:
-    """Entrants' values as the group's: 0 for a rollout without a valid answer, None for one that failed."""
-    own = dict(zip(entrants.members, values, strict=True))
-    return [
-        own.get(number, None if rollout.status is RolloutStatus.FAILED else 0.0)
-        for number, rollout in enumerate(rollouts)
-    ]
-
-
 def format_score(rollout: Rollout) -> float:
     """SCOPE appendix F.2, where a call of any tool counts as a search; 0 for a rollout without turns."""
     if not rollout.turns:

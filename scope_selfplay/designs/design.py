@@ -30,7 +30,7 @@ from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
 from scope_selfplay.base.values import Key, Outcome, Rollout, RolloutStatus, Rubric, Task
 from scope_selfplay.config.rewards import RewardSettings, Rubrics
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
+from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of, has_answer
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.fences import View, without_thoughts
 from scope_selfplay.judge.protocol import DIMENSIONS, PairQuestion, RubricQuestion, Style
@@ -329,13 +329,16 @@ class ComparisonDesign(RewardDesign[S]):
         return value
 
     def rewards_from(self, rollouts: Sequence[Rollout], entrants: Entrants, strengths: Rewards) -> Rewards:
-        """A reward per member from a strength per entrant."""
-        values = rewards_of_group(
-            rollouts, entrants, self.normalised(entrants.equalised(strengths), entrants.below)
-        )
+        """A reward per member from a strength per entrant; a rollout without a valid answer counts 0."""
+        values = self.normalised(entrants.equalised(strengths), entrants.below)
+        own: dict[int, float | None] = dict(zip(entrants.members, values, strict=True))
+        known = [
+            own.get(number, None if rollout.status is RolloutStatus.FAILED else 0.0)
+            for number, rollout in enumerate(rollouts)
+        ]
         return [
             None if value is None else self.total(value, rollout)
-            for rollout, value in zip(rollouts, values, strict=True)
+            for rollout, value in zip(rollouts, known, strict=True)
         ]
 
 

@@ -92,25 +92,22 @@ class Rewarder:
     async def judge_step(self, groups: Sequence[RolloutGroup], key: Key) -> list[JudgedGroup]:
         """All groups of a step with their rewards; `key` names its random draws. Raises what the judge raises."""
         if self.base is None:
-            judged = await asyncio.gather(*(self._judge(group) for group in groups))
+            judged = await asyncio.gather(*(self._judge(group, self.design) for group in groups))
         elif self.budget is None:
             judged = await asyncio.gather(*(self._judge_if_flat(group, self.base) for group in groups))
         else:
             judged = await self._judge_within(self.budget, groups, self.base, key)
         return await self._settled(judged)
 
-    async def _judge(self, group: RolloutGroup) -> JudgedGroup:
+    async def _judge(self, group: RolloutGroup, design: RewardDesign[Any]) -> JudgedGroup:
         judge = self.judge.for_group()
-        rewards = await self.design.rewards(group, judge)
-        verified = _verified(self.design, group, rewards)
+        rewards = await design.rewards(group, judge)
+        verified = _verified(design, group, rewards)
         return JudgedGroup(group, await group.all_rollouts(), rewards, judge, verified=verified)
 
     async def _judge_by_base(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
-        own_judge = self.judge.for_group()
-        own = await base.rewards(group, own_judge)
-        verified = _verified(base, group, own)
-        rollouts, judge = await group.all_rollouts(), self.judge.for_group()
-        return JudgedGroup(group, rollouts, own, judge, own_judge, verified=verified)
+        judged = await self._judge(group, base)
+        return replace(judged, judge=self.judge.for_group(), own_judge=judged.judge)
 
     def _waits(self, judged: JudgedGroup) -> bool:
         """Whether the group is to be routed and has not been."""
