@@ -99,23 +99,18 @@ class Benchmark:
 
 
 def load_benchmark(
-    asked: str,
-    documents: Sequence[Document] | None = None,
-    *,
-    data: Path | None = None,
-    most: int | None = None,
-    seed: int = 0,
+    asked: str, documents: Sequence[Document] | None = None, *, most: int | None = None, seed: int = 0
 ) -> Benchmark:
     """A benchmark with its items.
 
-    `asked` is a name (its file in `data`), `NAME=FILE`, a file of questions of one's own, a Python file with a
-    `BENCHMARK` (`my.py=FILE`), or `embedded`, which asks about `documents` where these are given. Items beyond `most`,
-    or the benchmark's own number, are left out by chance. Raises ConfigError.
+    `asked` is `NAME=FILE`, a file of questions of one's own, a Python file with a `BENCHMARK` (`my.py=FILE`), or
+    `embedded`, which asks about `documents` where these are given. Items beyond `most`, or the benchmark's own number,
+    are left out by chance. Raises ConfigError.
     """
     if asked == EMBEDDED.name:
         return EMBEDDED if documents is None else embedded_benchmark(documents, seed=seed, count=most)
     name, _, given = asked.partition("=")
-    path = data or (Path(given) if given else None)
+    path = Path(given) if given else None
     if name in BENCHMARKS:
         benchmark = BENCHMARKS[name]
     elif name.endswith(".py"):

@@ -16,12 +16,11 @@ _PATH = click.Path(path_type=Path)
     "benchmarks",
     multiple=True,
     required=True,
-    help="Name, NAME=FILE, a file of questions, or `embedded`; may be given again.",
+    help="NAME=FILE (or its folder), a file of questions, or `embedded`; may be given again.",
 )
 @click.option(
     "--against", multiple=True, help="Another checkpoint, or a file of answers; may be given again."
 )
-@click.option("--data", type=_PATH, help="The benchmark's file or folder, as its authors publish it.")
 @click.option(
     "--root", type=_PATH, default=Path("evaluations"), show_default=True, help="ROOT/BENCHMARK is written."
 )

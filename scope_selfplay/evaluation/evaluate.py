@@ -340,7 +340,6 @@ class EvaluationRequest:
     checkpoints: tuple[str, ...]
     root: Path = Path("evaluations")
     out: Path | None = None
-    data: Path | None = None
     items: int | None = None
     samples: int | None = None
     temperature: float | None = None
@@ -387,9 +386,7 @@ def answer_benchmarks(run: Run, policy: Policy) -> None:
 
 def evaluation_at(run: Run, request: EvaluationRequest, contestants: Sequence[Contestant]) -> Evaluation:
     """The benchmark where a run takes place."""
-    loaded = load_benchmark(
-        request.benchmark, run.documents, data=request.data, most=request.items, seed=run.config.seed
-    )
+    loaded = load_benchmark(request.benchmark, run.documents, most=request.items, seed=run.config.seed)
     given = {name: getattr(request, name) for name in Decoding.model_fields}
     changes = {name: value for name, value in given.items() if value is not None}
     decoding = Decoding.model_validate(loaded.decoding.model_dump() | changes)
