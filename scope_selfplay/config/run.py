@@ -233,21 +233,18 @@ class RunConfig(ConfigSection):
     tracking: TrackingConfig = TrackingConfig()
 
     def mistakes(self) -> Iterator[str]:
-        yield from self._mistakes_of_form()
+        # The log-probabilities of a policy that is trained are its own.
+        is_frozen = self.challenger.freeze_after == 0 or self.solver.tasks is not None
+        for role in () if self.stop_after == 0 else self.partners.keep_form:
+            if role is Role.SOLVER or not is_frozen:
+                advice = "stop_after: 0" if role is Role.SOLVER else "challenger.freeze_after: 0"
+                yield f"partners.keep_form names the {role}, which this run trains; leave it out, or use {advice}"
         overlap = self.challenger.overlap or self.solver.overlap
         if overlap and self.model.engine == "vllm_colocated":
             yield (
                 f"overlap ({overlap}) samples beside the update, in which model.engine vllm_colocated sleeps; use "
                 "overlap 0, or vllm_server"
             )
-
-    def _mistakes_of_form(self) -> Iterator[str]:
-        """The log-probabilities of a policy that is trained are its own."""
-        is_frozen = self.challenger.freeze_after == 0 or self.solver.tasks is not None
-        for role in () if self.stop_after == 0 else self.partners.keep_form:
-            if role is Role.SOLVER or not is_frozen:
-                advice = "stop_after: 0" if role is Role.SOLVER else "challenger.freeze_after: 0"
-                yield f"partners.keep_form names the {role}, which this run trains; leave it out, or use {advice}"
 
     @model_validator(mode="before")
     @classmethod

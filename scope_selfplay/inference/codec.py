@@ -81,15 +81,10 @@ class ChatCodec:
         """Tokens of each text, none of which is a tag's."""
         if not texts:
             return []
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)[
-                "input_ids"
-            ]
-        else:
-            # As `_encode` does for texts: what looks like a special token is text.
-            backend.encode_special_tokens = True
-            encoded = backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        backend = self.tokenizer.backend_tokenizer
+        # As `_encode` does for texts: what looks like a special token is text.
+        backend.encode_special_tokens = True
+        encoded = backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [
             self.count(text) if self._added.search(text) else len(ids)
             for text, ids in zip(texts, encoded, strict=True)

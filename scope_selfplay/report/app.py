@@ -30,7 +30,7 @@ from scope_selfplay.net.guard import LOOPBACK
 from scope_selfplay.net.serve import host_of, serve_until_stopped
 from scope_selfplay.report import pages
 from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
-from scope_selfplay.report.rendering import BadParameterError, Links, page_environment
+from scope_selfplay.report.rendering import BadParameterError, link, page_environment
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
@@ -70,12 +70,11 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
     # The menu has every page that needs no further name.
     whole = [path.removeprefix("/") for path in makers if "{" not in path]
     navigation = {path.capitalize() or first: path for path in whole}
-    links = Links(site.base)
     folder = resources.files("scope_selfplay.report") / "static"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}
     versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
-    addresses = {name: links("static", name, v=version) for name, version in versions.items()}
-    environment = page_environment(links, addresses, navigation)
+    addresses = {name: link(site.base, "static", name, v=version) for name, version in versions.items()}
+    environment = page_environment(site.base, addresses, navigation)
 
     def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
         common = {"run_name": shown.name, "here": request.url.path}

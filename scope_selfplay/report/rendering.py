@@ -101,18 +101,14 @@ class ComparisonParameters(PageParameters):
     page: int = Field(default=1, ge=1, le=10**9)
 
 
-class Links:
-    """Addresses within the site; all begin with the base path."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-
-    def __call__(self, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:
-        """`path` are segments; `parameters` go before a finished `query`, None is left out."""
-        where = self.base + "/" + "/".join(quote(str(part), safe="") for part in path)
-        asks = urlencode({name: value for name, value in parameters.items() if value is not None})
-        whole = "&".join(part for part in (asks, query) if part)
-        return where + (f"?{whole}" if whole else "") + (f"#{quote(anchor)}" if anchor else "")
+def link(base: str, /, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:
+    """An address within the site at `base`: `path` are segments; `parameters` go before a finished `query`, None is
+    left out.
+    """
+    where = base + "/" + "/".join(quote(str(part), safe="") for part in path)
+    asks = urlencode({name: value for name, value in parameters.items() if value is not None})
+    whole = "&".join(part for part in (asks, query) if part)
+    return where + (f"?{whole}" if whole else "") + (f"#{quote(anchor)}" if anchor else "")
 
 
 SAMPLES = 3
@@ -121,7 +117,7 @@ LONGEST_CELL = 1500
 """Characters of a task that a list shows; its own page shows all of it."""
 
 
-def page_environment(links: Links, static: dict[str, str], navigation: dict[str, str]) -> Environment:
+def page_environment(base: str, static: dict[str, str], navigation: dict[str, str]) -> Environment:
     """`static` are the addresses of the site's own files, by name; `navigation` those of its pages, by title."""
     loader, undefined = PackageLoader("scope_selfplay.report"), StrictUndefined
     environment = Environment(
@@ -136,7 +132,7 @@ def page_environment(links: Links, static: dict[str, str], navigation: dict[str,
         searches_of=searches_of,
     )
     environment.globals.update(
-        link=links,
+        link=partial(link, base),
         static=static,
         style="",
         version=__version__,
@@ -180,7 +176,7 @@ def render_evaluation(reader: EvaluationReader) -> str:
 
 
 def _saved(title: str, sections: Sequence[Section]) -> str:
-    environment = page_environment(Links(""), {}, {})
+    environment = page_environment("", {}, {})
     style = (resources.files("scope_selfplay.report") / "static" / "viewer.css").read_text("utf-8")
     environment.globals["style"] = Markup(style)
     return environment.get_template("page.html").render(

@@ -112,11 +112,8 @@ class EngineSearcher(RemoteSearcher):
 
     def _title(self, row: HeldRow) -> str:
         # Some rows of a corpus have no title.
-        return (
-            str(row.fields.get(self._settings.fields["title"]) or "")
-            if self._settings.fields["title"]
-            else ""
-        )
+        field = self._settings.fields["title"]
+        return str(row.fields.get(field) or "") if field else ""
 
     def _field(self, setting: PassageField, row: HeldRow) -> str:
         name, settings = self._settings.fields[setting], self._settings

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -21,9 +20,11 @@ def write_random_encoder(
     Without a `tokenizer.json` to copy, the model reads characters.
     """
     import torch
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel, BertTokenizer
 
-    words = 30_522 if tokenizer is not None else len(_characters())
+    letters = [chr(code) for code in range(33, 127)]
+    pieces = [*SPECIAL, *letters, *("##" + letter for letter in letters)]
+    words = 30_522 if tokenizer is not None else len(pieces)
     sizes = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_attention_heads": heads}
     model = BertModel(BertConfig(vocab_size=words, num_hidden_layers=layers, **sizes))
     draw = torch.Generator().manual_seed(seed)
@@ -34,26 +35,8 @@ def write_random_encoder(
                 spread = 1.0 if "word_embeddings" in name else 0.1 if "_embeddings" in name else 0.05
                 weight.normal_(0.0, spread, generator=draw)
     model.save_pretrained(folder)
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    kept = PreTrainedTokenizerFast(tokenizer_object=_character_tokenizer(), model_max_length=512, **names)
-    kept.save_pretrained(folder)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    BertTokenizer(vocab=vocabulary, model_max_length=512).save_pretrained(folder)
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
     return folder
-
-
-def _characters() -> list[str]:
-    letters = [chr(code) for code in range(33, 127)]
-    return [*SPECIAL, *letters, *("##" + letter for letter in letters)]
-
-
-def _character_tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    vocabulary = {piece: number for number, piece in enumerate(_characters())}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    return tokenizer
