@@ -15,6 +15,7 @@ Everything that they do is in `scope_selfplay`; the same functions run in `scope
 What is there already and whole is left alone by all of them; what was stopped goes on.
 """
 
+import re
 import shutil
 import sys
 import time
@@ -384,7 +385,8 @@ def run_controller(
 ) -> None:
     """Bring a run to its end on this cluster: one stage's Job after the other, with the servers that it needs.
 
-    Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
+    Runs in a pod of a Job <run>-controller-HASH (or <run>-iNN-controller-HASH); outside the cluster with KUBECONFIG and
+    --job.
     """
     from scope_selfplay.cluster.prepare import awaited
     from scope_selfplay.cluster.probe import check_volume
@@ -399,7 +401,8 @@ def run_controller(
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
     with shown_progress() as progress:
         check_volume(options["root"], progress.say)
-        read = partial(read_inputs, **options, name=job and job.removesuffix(suffix), progress=progress)
+        run = job and re.sub(rf"{suffix}(-[0-9a-f]{{8}})?$", "", job)
+        read = partial(read_inputs, **options, name=run, progress=progress)
         own = job or read().config.name + suffix
         where = {"root": options["root"], "job": own, "namespace": namespace, "metrics": metrics}
         code = control(read, **where, only_iteration=only_iteration, say=progress.say)

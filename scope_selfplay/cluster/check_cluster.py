@@ -164,7 +164,7 @@ def _over_quota(
     # One for some pods only, such as those of a priority: the cluster decides which ones.
     if spec.get("scopes") or spec.get("scopeSelector"):
         return
-    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
+    controller = [body for body in objects if name_of(body).startswith(f"Job/{config.name}-controller-")]
     needs = stage_usage(config, controller)
     for resource, limit in hard.items():
         others = max(0.0, used.get(resource, 0.0))

@@ -38,6 +38,7 @@ from scope_selfplay.cluster.pods import (
     Program,
     container_of,
     labels_of,
+    name_by_content,
     named_object,
     pack_map,
     pod_template,
@@ -93,16 +94,17 @@ class RunFolderLayout:
 
 def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
+    controller = controller_job(config, [*layout.packs], layout.components)
     files = {
         "setup/run.yaml": run_yaml,
         **({f"setup/{CLUSTER_FILE}": layout.cluster_yaml} if layout.cluster_yaml else {}),
-        "setup/controller.yaml": yaml_text(controller_job(config, [*layout.packs])),
+        "setup/controller.yaml": yaml_text(controller),
         "setup/kustomization.yaml": _kustomization("setup", _setup(config, layout)),
         "kustomization.yaml": _kustomization("", {"components": ["setup"]}),
         f"{SHARED}/kustomization.yaml": _kustomization(SHARED, _shared(config.cluster, layout)),
     }
     for iteration in range(1, config.iterations + 1):
-        patches = [_only_iteration(config.name, f"{iteration:02d}")]
+        patches = [_only_iteration(config.name, f"{iteration:02d}", controller["metadata"]["name"])]
         body = {"components": ["../setup"], "patches": patches}
         files[f"iteration-{iteration:02d}/kustomization.yaml"] = _kustomization("", body)
     by_hand = prepare_jobs(config)
@@ -154,11 +156,11 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     }
 
 
-def _only_iteration(run: str, number: str) -> Body:
+def _only_iteration(run: str, number: str, controller: str) -> Body:
     label, arguments = "metadata/labels/scope~1iteration", "/spec/template/spec/containers/0/args/-"
     changes = [(f"/{label}", number), (f"/spec/template/{label}", number)]
     changes += [(arguments, "--only-iteration"), (arguments, number)]
-    return _renamed("Job", f"{run}-controller", f"{run}-i{number}-controller", *changes)
+    return _renamed("Job", controller, f"{run}-i{number}{controller.removeprefix(run)}", *changes)
 
 
 def _renamed(kind: str, name: str, new: str, *added: tuple[str, Any]) -> Body:
@@ -193,8 +195,10 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
     }
 
 
-def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
+def controller_job(config: RunConfig, packs: Sequence[str], components: Sequence[str] = ()) -> Body:
     """The Job that drives a run, and owns all that it creates; it may be stopped and applied again at any time. Pure.
+
+    One of other content, components that change it included, takes over from the one that is at work.
 
     Failures of stages are counted by the controller itself; the Job counts its crashes, and ends with the run, also
     with one that failed for good (exit 64 or 70). The controller gives it a deadline (`driver.loop`).
@@ -241,7 +245,7 @@ def controller_job(config: RunConfig, packs: Sequence[str]) -> Body:
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
     spec = {"backoffLimit": 100, "podFailurePolicy": {"rules": rules}, "template": template}
-    return {**named_object("Job", name, labels), "spec": spec}
+    return {**named_object("Job", name_by_content(name, [spec, *components]), labels), "spec": spec}
 
 
 def shipped_kustomize() -> Path:

@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import StorageError
-from scope_selfplay.config.base import ON_ONE_GPU, parameters_in
-from scope_selfplay.config.cluster import ClusterConfig, PodConfig, PolicyServerConfig, amount, secret_key
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig, amount, secret_key
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.store.folder import RunFolder, Stage
 
@@ -63,6 +62,7 @@ SERVER = "scope/server"
 SPEC_HASH = "scope/spec-hash"
 BODY_HASH = "scope/body-hash"
 FENCE = "scope/fence"
+SUCCESSOR = "scope/successor"
 COMPONENT = "app.kubernetes.io/component"
 QUEUE = "kueue.x-k8s.io/queue-name"
 EVERY_RUN = "app.kubernetes.io/name=scope-selfplay"
@@ -170,6 +170,11 @@ class Owner:
 
     name: str
     uid: str
+
+    @property
+    def reference(self) -> Body:
+        # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
+        return {"apiVersion": "batch/v1", "kind": "Job", **vars(self), "controller": True}
 
 
 class Place(NamedTuple):
@@ -369,13 +374,17 @@ def status_map(context: ManifestContext, data: Mapping[str, str], resource_versi
     return {**body, "data": dict(data)}
 
 
-def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | None) -> Body:
-    """`<run>-controller`: one controller at a time, whichever Job it belongs to.
+def lease(
+    config: RunConfig, spec: Mapping[str, Any], resource_version: str | None, successor: str = ""
+) -> Body:
+    """`<run>-controller`: one controller at a time, whichever Job it belongs to; `successor` is to lead next.
 
     Nobody owns it: it must outlive the controller that made it, because its token may never start again.
     """
     labels = labels_of(config, Component.CONTROLLER)
     body = named_object("Lease", lease_name(config.name), labels, version=resource_version)
+    if successor:
+        body["metadata"]["annotations"] = {SUCCESSOR: successor}
     return {**body, "spec": dict(spec)}
 
 
@@ -429,12 +438,15 @@ def named_object(
 ) -> Body:
     metadata: Body = {"name": name, "labels": labels}
     if owner is not None:
-        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
-        # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
-        metadata["ownerReferences"] = [{**reference, "controller": True}]
+        metadata["ownerReferences"] = [owner.reference]
     if version is not None:
         metadata["resourceVersion"] = version
     return {"apiVersion": _API_VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata}
+
+
+def name_by_content(name: str, content: Any) -> str:
+    """A Job cannot be changed: one of other content has another name, and apply makes it."""
+    return f"{name}-{short_hash(json.dumps(content, sort_keys=True))[:8]}"
 
 
 def short_hash(*parts: str) -> str:
@@ -468,28 +480,3 @@ def make_cache(folder: RunFolder, body: Body) -> None:
             except OSError as error:
                 why = f"{place}: cannot be made ({error.strerror}); see that the volume is well"
                 raise StorageError(why) from error
-
-
-_OPTIONS = ("--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp")
-
-
-def copies_of(config: RunConfig, component: Component, settings: PolicyServerConfig) -> tuple[int, int]:
-    """How many copies of its model a vLLM has, and on how many GPUs each.
-
-    As the config says, else one GPU for each copy where the model's name says that it fits one: GPUs exchange nothing
-    then, and each has a queue and a cache of its own.
-    """
-    if any(argument.partition("=")[0] in _OPTIONS for argument in settings.args):
-        # The arguments say it; what they leave out is as in vLLM.
-        return 1, 1
-    width = settings.tensor_parallel or (1 if _fits_one_gpu(config, component) else settings.gpus)
-    return settings.gpus // width, width
-
-
-def _fits_one_gpu(config: RunConfig, component: Component) -> bool:
-    cluster = config.cluster
-    names = [config.model.path, cluster.prepare.model]
-    if component is Component.JUDGE and cluster.judge.model != config.model.path:
-        names = [cluster.judge.model, cluster.prepare.judge]
-    sizes = [size for name in names if name and (size := parameters_in(name)) is not None]
-    return bool(sizes) and max(sizes) <= ON_ONE_GPU

@@ -6,7 +6,6 @@ its policy is in the image, and its index is made before its controller starts. 
 of a namespace may want different models.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,10 +19,10 @@ from scope_selfplay.cluster.pods import (
     Program,
     RunStage,
     labels_of,
+    name_by_content,
     named_object,
     pod_template,
     queue_labels,
-    short_hash,
     stage_variables,
     way_out,
 )
@@ -96,14 +95,12 @@ def _job(
     labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
     spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
-    return _by_content(config, name, labels | {"scope/prepares": config.name}, spec)
+    return _named(config, name, labels | {"scope/prepares": config.name}, spec)
 
 
-def _by_content(config: RunConfig, name: str, labels: dict[str, str], spec: Body) -> Body:
-    """A Job cannot be changed: one of another image or other options has another name, and apply makes it."""
-    content = short_hash(json.dumps(spec, sort_keys=True))[:8]
+def _named(config: RunConfig, name: str, labels: dict[str, str], spec: Body) -> Body:
     own = labels | queue_labels(config.cluster, spec["template"])
-    return {**named_object("Job", f"{config.name}-{name}-{content}", own), "spec": spec}
+    return {**named_object("Job", name_by_content(f"{config.name}-{name}", spec), own), "spec": spec}
 
 
 def evaluation_job(config: RunConfig, settings: EvaluationJobConfig) -> Body:
@@ -122,7 +119,7 @@ def evaluation_job(config: RunConfig, settings: EvaluationJobConfig) -> Body:
         "ttlSecondsAfterFinished": _KEPT,
         "template": template,
     }
-    return _by_content(config, "evaluate", labels, spec)
+    return _named(config, "evaluate", labels, spec)
 
 
 def evaluation_arguments(config: RunConfig, settings: EvaluationJobConfig) -> list[str]:

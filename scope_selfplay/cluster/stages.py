@@ -22,7 +22,6 @@ from scope_selfplay.cluster.pods import (
     RunStage,
     StageShard,
     cache_mount,
-    copies_of,
     gpus_of,
     job_name,
     key_variable,
@@ -34,6 +33,7 @@ from scope_selfplay.cluster.pods import (
     stage_variables,
     stamped,
 )
+from scope_selfplay.config.base import ON_ONE_GPU, parameters_in
 from scope_selfplay.config.cluster import (
     GRACE,
     PodConfig,
@@ -285,6 +285,31 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
     # What a run's config says for one server comes last, and counts.
     option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
     return [*command, *address, *([f"{option}={KEY_VARIABLE}"] if has_key else []), *settings.args]
+
+
+_OPTIONS = ("--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp")
+
+
+def copies_of(config: RunConfig, component: Component, settings: PolicyServerConfig) -> tuple[int, int]:
+    """How many copies of its model a vLLM has, and on how many GPUs each.
+
+    As the config says, else one GPU for each copy where the model's name says that it fits one: GPUs exchange nothing
+    then, and each has a queue and a cache of its own.
+    """
+    if any(argument.partition("=")[0] in _OPTIONS for argument in settings.args):
+        # The arguments say it; what they leave out is as in vLLM.
+        return 1, 1
+    width = settings.tensor_parallel or (1 if _fits_one_gpu(config, component) else settings.gpus)
+    return settings.gpus // width, width
+
+
+def _fits_one_gpu(config: RunConfig, component: Component) -> bool:
+    cluster = config.cluster
+    names = [config.model.path, cluster.prepare.model]
+    if component is Component.JUDGE and cluster.judge.model != config.model.path:
+        names = [cluster.judge.model, cluster.prepare.judge]
+    sizes = [size for name in names if name and (size := parameters_in(name)) is not None]
+    return bool(sizes) and max(sizes) <= ON_ONE_GPU
 
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:

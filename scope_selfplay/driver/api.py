@@ -82,7 +82,7 @@ class Transport(Protocol):
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> ApiReply:
-        """One request, `timeout` seconds in all; PATCH is server-side apply.
+        """One request, `timeout` seconds in all; PATCH is server-side apply for a `fieldManager`, else a merge.
 
         Raises NoReply; every status comes back as a ApiReply.
         """
@@ -155,6 +155,11 @@ class ClusterClient:
         """Server-side apply; with metadata.resourceVersion only onto that version, else Conflict."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return self._written("PATCH", kind, body, query, conflicts=(409,))
+
+    def give(self, kind: ObjectKind, name: str, reference: Body) -> None:
+        """Make an object the Job's that `reference` names. Raises Conflict where it is gone."""
+        body = {"metadata": {"name": name, "ownerReferences": [reference]}}
+        self._written("PATCH", kind, body, {}, conflicts=(404, 409))
 
     def replace(self, kind: ObjectKind, body: Body) -> Body:
         """Replace the version that the body names. Raises Conflict when there is a newer one."""

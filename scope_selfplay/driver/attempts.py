@@ -4,7 +4,7 @@ The decision table of failures (`AttemptOutcome`), and the record that the statu
 are deleted (`AttemptLedger`); `plan` reviews it against the Jobs that are there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Self
 
@@ -189,8 +189,11 @@ class AttemptLedger(Value):
     why: str = ""
 
     @classmethod
-    def read(cls, status: Mapping[str, str], owner: str) -> Self:
-        """Raises RecordError for a ledger that cannot be read, such as one that was edited by hand."""
+    def read(cls, status: Mapping[str, str], owner: str, others: Collection[str] = ()) -> Self:
+        """Raises RecordError for a ledger that cannot be read, such as one that was edited by hand.
+
+        `others` are the uids of Jobs from which the owner takes over: their attempts go on.
+        """
         text = status.get("ledger")
         if text is None:
             return cls(owner=owner)
@@ -201,8 +204,11 @@ class AttemptLedger(Value):
             raise RecordError(f"status ConfigMap: its ledger cannot be read ({what}); delete it") from None
         if ledger.owner == owner:
             return ledger
+        kept = {"latest", "counted", "scheduled", "done", "shards"}
         fresh = {
-            name: AttemptHistory(latest=history.latest, counted=history.latest)
+            name: AttemptHistory(**history.model_dump(include=kept))
+            if ledger.owner in others
+            else AttemptHistory(latest=history.latest, counted=history.latest)
             for name, history in ledger.histories.items()
         }
         return cls(owner=owner, histories=fresh)

@@ -13,7 +13,7 @@ from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.machine import is_locked
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.cluster.kubectl import Kubectl
-from scope_selfplay.cluster.pods import RUN, SERVER, Body, status_name
+from scope_selfplay.cluster.pods import COMPONENT, RUN, SERVER, Body, Component, status_name
 from scope_selfplay.config.cluster import GRACE
 from scope_selfplay.store.folder import RunFolder
 
@@ -98,8 +98,8 @@ class FollowedThere:
         return {"run": self._run, "status": (found or {}).get("data") or {}, "parts": parts}
 
     def stop(self) -> str:
-        owners = {str(job["metadata"]["name"]) for job in self._cluster.objects("jobs", self._selector)}
-        driving = sorted(name for name in owners if name.endswith("-controller"))
+        owners = self._cluster.objects("jobs", f"{self._selector},{COMPONENT}={Component.CONTROLLER}")
+        driving = sorted(str(job["metadata"]["name"]) for job in owners)
         for name in driving:
             self._cluster.delete("job", name)
         gone = f"deleted Job {', '.join(driving)}, and with it what it made" if driving else "nothing runs"

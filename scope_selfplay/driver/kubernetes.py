@@ -19,10 +19,13 @@ from typing import Any
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.cluster.pods import (
+    COMPONENT,
     EVERY_RUN,
     IN_PODS,
     RUN,
     SPEC_HASH,
+    SUCCESSOR,
+    Component,
     ManifestContext,
     Owner,
     event,
@@ -46,8 +49,8 @@ from scope_selfplay.driver.api import (
 )
 from scope_selfplay.driver.loop import Clock, Controller, Hand, drive
 from scope_selfplay.driver.metrics import serve_run_metrics
-from scope_selfplay.driver.observed import ObservedCluster, observe, owner_of
-from scope_selfplay.driver.parts import Action, Apply, ControllerEvent, Create, Delete, Inputs
+from scope_selfplay.driver.observed import ObservedCluster, observe, other_controllers, owner_of
+from scope_selfplay.driver.parts import Action, Adopt, Apply, ControllerEvent, Create, Delete, Inputs
 from scope_selfplay.store.folder import RunFolder
 
 EXPIRY = 43_200
@@ -156,7 +159,7 @@ class KubernetesHand(Hand):
             raise ConfigError(f"name: found {config.name!r}; on a cluster a run's id begins with a letter")
         self._run, self._folder, self._job, self._log = config.name, folder, job, say
         unguarded = ClusterClient(transport, rng=rng, sleep=clock.sleep)
-        self.leadership = Leadership(unguarded, config, identity, clock.monotonic)
+        self.leadership = Leadership(unguarded, config, job, identity, clock.monotonic)
         self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
         self._expiry = JobExpiry(unguarded, job, clock.monotonic, clock.wall, say)
         self._owner: Owner | None = None
@@ -199,7 +202,7 @@ class KubernetesHand(Hand):
         kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
         jobs, deployments, services = (self.cluster.list(kind, selector) for kind in kinds)
         pods = self.cluster.list(ObjectKind.POD, EVERY_RUN)
-        return observe(self._run, jobs, pods, deployments, services, self._status[0])
+        return observe(self._run, jobs, pods, deployments, services, self._status[0], self._job)
 
     def record(self, context: ManifestContext, status: Mapping[str, str], *, acts: bool) -> None:
         """Write onto the version that was read, before every action: a former leader that was replaced fails here."""
@@ -226,6 +229,8 @@ class KubernetesHand(Hand):
                 case Apply(kind, body):
                     make_cache(self._folder, body)
                     self.cluster.apply(kind, body)
+                case Adopt(kind, name):
+                    self.cluster.give(kind, name, context.owner.reference)
                 case Delete(kind, name, uid):
                     self.cluster.delete(kind, name, uid)
         except QuotaError as error:
@@ -300,10 +305,15 @@ class JobExpiry:
 
 @dataclass
 class Leadership:
-    """`cluster` must have no guard; `identity` is the pod's name, so that a restarted container leads on."""
+    """`cluster` must have no guard; `identity` is the pod's name, so that a restarted container leads on.
+
+    A controller whose Job takes the place of the leader's asks for the Lease by name; the leader leaves it to that one
+    when it renews.
+    """
 
     cluster: ClusterClient
     config: RunConfig
+    job: str
     identity: str
     monotonic: Callable[[], float]
     fence: int = 0
@@ -333,13 +343,19 @@ class Leadership:
             found, is_new = self.cluster.create(ObjectKind.LEASE, lease(self.config, self._spec(1), None))
             if is_new or _holder(found) == self.identity:
                 return self._lead(found, now)
-        if _holder(found) in (self.identity, "") or self._is_over(found, now):
-            spec, is_mine = found["spec"], _holder(found) == self.identity
+        holder, successor = _holder(found), _successor(found)
+        is_promised = successor not in ("", self.identity)
+        if holder == self.identity and is_promised:
+            self._write(found, {**found["spec"], "holderIdentity": ""}, successor)
+        elif holder == self.identity or (holder == "" and not is_promised) or self._is_over(found, now):
+            spec, is_mine = found["spec"], holder == self.identity
             taken = self._spec(int(spec.get("leaseTransitions") or 0) + (0 if is_mine else 1))
             if is_mine:
                 taken["acquireTime"] = spec.get("acquireTime", taken["acquireTime"])
             if (written := self._write(found, taken)) is not None:
                 return self._lead(written, now)
+        elif successor != self.identity and self._takes_the_place_of(holder):
+            self._write(found, found["spec"], self.identity)
         self._asked_at = None
         return False
 
@@ -358,10 +374,18 @@ class Leadership:
         self._record = None
         return True
 
-    def _write(self, found: Body, spec: Body) -> Body | None:
+    def _takes_the_place_of(self, leader: str) -> bool:
+        """Whether the leader, by its pod's name, is of an older form of this controller's Job."""
+        jobs = self.cluster.list(
+            ObjectKind.JOB, f"{RUN}={self.config.name},{COMPONENT}={Component.CONTROLLER}"
+        )
+        older, _ = other_controllers(self.job, jobs)
+        return leader.rpartition("-")[0] in {each.name for each in older}
+
+    def _write(self, found: Body, spec: Body, successor: str = "") -> Body | None:
         version = found["metadata"]["resourceVersion"]
         try:
-            return self.cluster.replace(ObjectKind.LEASE, lease(self.config, spec, version))
+            return self.cluster.replace(ObjectKind.LEASE, lease(self.config, spec, version, successor))
         except Conflict:
             return None
 
@@ -387,3 +411,7 @@ class Leadership:
 
 def _holder(body: Body) -> str:
     return str((body.get("spec") or {}).get("holderIdentity") or "")
+
+
+def _successor(body: Body) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(SUCCESSOR) or "")

@@ -17,6 +17,7 @@ from scope_selfplay.cluster.pods import (
     SHARDS,
     SPEC_HASH,
     STAGE,
+    Component,
     RunStage,
     StageShard,
 )
@@ -148,6 +149,10 @@ class ObservedCluster:
     servers: tuple[ObservedServer, ...] = ()
     services: tuple[ObservedService, ...] = ()
     pods: tuple[ObservedPod, ...] = ()
+    older: tuple[ObservedObject, ...] = ()
+    """Controllers' Jobs whose place the one that asks takes."""
+    newer: tuple[ObservedObject, ...] = ()
+    """Those that are to take its place."""
     since: str = ""
     """When the oldest of `pods` was made."""
     others: tuple[OtherRun, ...] = ()
@@ -162,8 +167,9 @@ def observe(
     deployments: Sequence[Body],
     services: Sequence[Body],
     status: Mapping[str, str],
+    controller: str = "",
 ) -> ObservedCluster:
-    """Objects of one run, and the pods of every run; Jobs of no stage, such as the controller's, are left out."""
+    """Objects of one run, and the pods of every run, as the Job `controller` sees them."""
     of_run: dict[str, list[Body]] = {run: []}
     for body in pods:
         of_run.setdefault(_labels(body).get(RUN, ""), []).append(body)
@@ -181,10 +187,25 @@ def observe(
             ObservedService(**_identity(body), body_hash=_annotation(body, BODY_HASH)) for body in services
         ),
         pods=found,
+        older=other_controllers(controller, jobs)[0],
+        newer=other_controllers(controller, jobs)[1],
         since=_oldest(of_run[run]),
         others=tuple(sorted(others)),
         status=dict(status),
     )
+
+
+def other_controllers(
+    name: str, jobs: Sequence[Body]
+) -> tuple[tuple[ObservedObject, ...], tuple[ObservedObject, ...]]:
+    """Jobs that drive what the controller's Job `name` drives, one iteration or all: older ones, and newer ones."""
+    driving = [job for job in jobs if _labels(job).get(COMPONENT) == Component.CONTROLLER]
+    own = [job for job in driving if job["metadata"]["name"] == name]
+    alike = [job for job in driving if own and _labels(job).get(ITERATION) == _labels(own[0]).get(ITERATION)]
+    alike.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["uid"]))
+    found = tuple(ObservedObject(**_identity(job)) for job in alike)
+    at = alike.index(own[0]) if own else 0
+    return found[:at], found[at + 1 :]
 
 
 def _other_run(name: str, bodies: Sequence[Body]) -> OtherRun:

@@ -229,12 +229,20 @@ class Delete:
     uid: str
 
 
-Action = Create | Apply | Delete
+@dataclass(frozen=True)
+class Adopt:
+    """What another form of the controller's Job made becomes this one's, as it is."""
+
+    kind: ObjectKind
+    name: str
+
+
+Action = Create | Apply | Delete | Adopt
 
 
 @dataclass(frozen=True)
 class ControllerEvent:
-    """An Event about the controller's Job: `kubectl describe job <run>-controller` shows them all."""
+    """An Event about the controller's Job: `kubectl describe job <run>-controller` shows them."""
 
     reason: str
     message: str

@@ -25,6 +25,7 @@ from scope_selfplay.cluster.stages import (
     stage_job,
     stage_shards,
 )
+from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.driver.attempts import (
     AttemptHistory,
     AttemptLedger,
@@ -34,7 +35,16 @@ from scope_selfplay.driver.attempts import (
     pause_after,
 )
 from scope_selfplay.driver.observed import JobState, ObservedCluster, ObservedJob
-from scope_selfplay.driver.parts import Create, DesiredSteps, Plan, RunEnd, VolumeState, stop_of
+from scope_selfplay.driver.parts import (
+    Adopt,
+    Create,
+    Delete,
+    DesiredSteps,
+    Plan,
+    RunEnd,
+    VolumeState,
+    stop_of,
+)
 from scope_selfplay.driver.waiting import (
     apply_servers,
     check_late_servers,
@@ -62,9 +72,10 @@ def next_actions(
     Raises RecordError when the record of attempts cannot be read.
     """
     owner = wanted.context.owner.uid
+    others = [each.uid for each in (*observed.older, *observed.newer)]
     # A record that cannot be read is such a problem itself.
-    ledger = AttemptLedger(owner=owner) if wanted.problem else AttemptLedger.read(observed.status, owner)
-    plan = Plan(wanted, observed, volume, waited, ledger)
+    status = {} if wanted.problem else observed.status
+    plan = Plan(wanted, observed, volume, waited, AttemptLedger.read(status, owner, others))
     last_iteration, stopped = stop_of(wanted.context.config, volume) or (wanted.context.config.iterations, "")
     steps = [step for step in wanted.steps if step.iteration <= last_iteration]
     step = next((step for step in steps if step not in volume.done), None)
@@ -72,8 +83,9 @@ def next_actions(
     just_done = next((done for done in volume.done if done.name == observed.status.get("step")), None)
     if just_done is not None and just_done != step:
         plan.tell("StageDone", f"{just_done.name} is done; {progress}")
-    plan.end = _end_of_run(plan, steps, stopped)
-    if plan.end is None and step is not None:
+    is_taken_over = _takes_over(plan)
+    plan.end = None if is_taken_over else _end_of_run(plan, steps, stopped)
+    if plan.end is None and step is not None and not is_taken_over:
         if volume.room:
             plan.tell("LittleRoom", volume.room, warning=True)
         _advance_stage(plan, step)
@@ -81,6 +93,18 @@ def next_actions(
         _wind_down(plan, plan.end)
     plan.status = _status(plan, step, progress)
     return plan
+
+
+def _takes_over(plan: Plan) -> bool:
+    """Whether there is a Job whose place the controller's own takes: first what it made becomes this one's, then it
+    goes, and nothing that runs notices. What a newer one made before it went away becomes this one's, too."""
+    seen, others = plan.observed, {each.uid for each in (*plan.observed.older, *plan.observed.newer)}
+    made = [each for each in (*seen.jobs, *seen.servers, *seen.services) if each.owner in others]
+    gone = () if made else seen.older
+    plan.actions += [Adopt(each.kind, each.name) for each in made]
+    plan.actions += [Delete(ObjectKind.JOB, each.name, each.uid) for each in gone]
+    plan.message = "takes over what runs" if plan.actions else ""
+    return bool(plan.actions)
 
 
 def _end_of_run(plan: Plan, steps: Sequence[RunStage], stopped: str) -> RunEnd | None:

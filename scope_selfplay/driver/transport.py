@@ -50,7 +50,8 @@ class KubernetesTransport:
     def _open(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Any:
-        content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        patch = "apply-patch+yaml" if "fieldManager" in query else "merge-patch+json"
+        content_type = f"application/{patch if method == 'PATCH' else 'json'}"
         sent = self._client.param_serialize(
             method=method,
             resource_path=path,

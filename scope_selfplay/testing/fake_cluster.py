@@ -196,9 +196,12 @@ class FakeCluster:
                 case "PUT":
                     found = self._found(kind, name)
                     _check_version(found, body)
+                    found["metadata"]["annotations"] = body["metadata"].get("annotations") or {}
                     parts = {key: value for key, value in body.items() if key != "metadata"}
                     return ApiReply(200, {}, _copy(self._change(kind, found, parts)))
                 case "PATCH":
+                    if "fieldManager" not in query:
+                        self._found(kind, name)
                     return ApiReply(200, {}, _copy(self._apply(kind, body)))
             raise Refusal(405, f"{method} is not known")
         except Refusal as error:

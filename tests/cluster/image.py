@@ -74,6 +74,18 @@ def import_commands(folder: Path, name: str, commands: Mapping[str, str]) -> str
     return _import(os.environ["CONTAINERD_ADDRESS"], build(folder / "image.tar", name, commands))
 
 
+def renamed(image: Image) -> Image:
+    """The same under another name; where none can be made, another pod is as good."""
+    if (address := os.environ.get("CONTAINERD_ADDRESS")) is None:
+        return image._replace(
+            volumes=[*image.volumes, {"name": "extra-none", "path": "/none", "source": {"emptyDir": {}}}]
+        )
+    name = f"{image.name}-newer"
+    tag = ["ctr", "--address", address, "--namespace", "k8s.io", "images", "tag", "--force"]
+    subprocess.run([*tag, image.name, name], check=True)
+    return image._replace(name=name)
+
+
 def _import(address: str, archive: Path) -> str:
     with tarfile.open(archive) as content:
         manifest = content.extractfile("manifest.json")

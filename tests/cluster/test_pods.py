@@ -23,7 +23,7 @@ from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import fit_to_server, kubectl
-from tests.cluster.image import Image
+from tests.cluster.image import Image, renamed
 from tests.unit.controller.worlds import sized
 from tests.unit.k8s.conftest import TINY, with_components
 
@@ -50,8 +50,8 @@ SMALL = {
 }
 
 
-Kill = tuple[Stage, str]
-"""The stage in whose middle pods are deleted, and their labels."""
+Kill = tuple[Stage, str | Path]
+"""The stage in whose middle pods are deleted, and their labels; or what is applied then."""
 CHALLENGER: Kill = (Stage.CHALLENGER, "app.kubernetes.io/component=trainer,scope/iteration=01")
 CONTROLLER: Kill = (Stage.TASKS, "app.kubernetes.io/component=controller")
 SOLVER: Kill = (Stage.SOLVER, "app.kubernetes.io/component=trainer,scope/iteration=01")
@@ -72,7 +72,7 @@ def write_run(
         {"op": "replace", "path": f"/spec/template/spec/{each}/0/resources/requests/cpu", "value": "100m"}
         for each in small
     ]
-    target = {"kind": "Job", "name": "tiny-controller"}
+    target = {"kind": "Job", "name": "tiny-controller-.*"}
     patched = {"resources": ["../tiny"], "patches": [{"target": target, "patch": yaml.safe_dump(patch)}]}
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(patched))
     return overlay
@@ -96,9 +96,11 @@ def when(true: Callable[[], Any], *, minutes: float, namespace: str, every: floa
         time.sleep(every)
 
 
-def condition(namespace: str, job: str) -> str:
-    path = "jsonpath={.status.conditions[?(@.status=='True')].type}"
-    return kubectl("get", "job", job, "--namespace", namespace, "--output", path, check=False).stdout
+def condition(namespace: str) -> str:
+    """How the run's controller ended."""
+    path = "jsonpath={.items[*].status.conditions[?(@.status=='True')].type}"
+    selector = "--selector=scope/run=tiny,app.kubernetes.io/component=controller"
+    return kubectl("get", "jobs", selector, "--namespace", namespace, "--output", path, check=False).stdout
 
 
 def start(folder: Path, namespace: str, volume: Path) -> RunFolder:
@@ -114,9 +116,12 @@ def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, m
     for stage, pods in kills:
         records = getattr(run.stage(1, stage), "candidates" if stage is Stage.TASKS else "metrics")
         when(partial(has_lines, records), minutes=minutes, namespace=namespace)
-        kubectl("delete", "pod", "--selector", pods, "--namespace", namespace, "--wait=false")
-    when(lambda: condition(namespace, "tiny-controller"), minutes=minutes, namespace=namespace)
-    assert "Complete" in condition(namespace, "tiny-controller")
+        if isinstance(pods, Path):
+            kubectl("apply", "--kustomize", str(pods), "--namespace", namespace)
+        else:
+            kubectl("delete", "pod", "--selector", pods, "--namespace", namespace, "--wait=false")
+    when(lambda: condition(namespace), minutes=minutes, namespace=namespace)
+    assert condition(namespace) == "Complete"
     return run
 
 
@@ -163,8 +168,12 @@ def held_out(run: RunFolder, iteration: int) -> dict[str, tuple[float, float]]:
 def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     pods_image: Image, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    run = play(written(tmp_path, pods_image, SHORT), namespace, volume, [CHALLENGER], minutes=20)
+    """A trainer's pod is deleted; later the whole run gets another image."""
+    newer = written(tmp_path / "newer", renamed(pods_image), SHORT)
+    kills = [CHALLENGER, (Stage.TASKS, newer)]
+    run = play(written(tmp_path, pods_image, SHORT), namespace, volume, kills, minutes=20)
     assert pods_made(namespace, "tiny-i01-train-challenger-a") >= 2
+    assert pods_made(namespace, "tiny-i01-make-tasks-a") == 1 and pods_made(namespace, "tiny-controller") == 2
     status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")

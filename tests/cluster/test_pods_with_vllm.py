@@ -103,7 +103,7 @@ class Watched:
 
     def has_ended(self) -> bool:
         self._look()
-        return bool(condition(self.namespace, "tiny-controller"))
+        return bool(condition(self.namespace))
 
     def _look(self) -> None:
         place = f"/api/v1/namespaces/{self.namespace}/services/tiny-judge:8000/proxy/metrics"
@@ -125,7 +125,7 @@ def test_a_real_model_goes_through_every_stage_judged_by_a_vllm_in_a_pod(
     run = start(written(tmp_path, pods_image, engine_image), namespace, volume)
     when(watched.has_ended, minutes=80, namespace=namespace, every=5)
     print(f"{time.monotonic() - began:.0f} s, at most {watched.most_pods} pods at once")
-    assert "Complete" in condition(namespace, "tiny-controller")
+    assert "Complete" in condition(namespace)
     show(run, watched)
     grades = [
         verdict

@@ -3,6 +3,7 @@ nothing else; two controllers at once, clocks that lie, and one that is gone for
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, UserError
+from scope_selfplay.cluster.pods import COMPONENT
 from scope_selfplay.driver.api import (
     TRIES,
     VERBS,
@@ -23,9 +25,10 @@ from scope_selfplay.driver.api import (
     QuotaError,
 )
 from scope_selfplay.driver.kubernetes import KEPT, JobExpiry, watch_jobs
-from scope_selfplay.driver.loop import drive
-from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
-from tests.unit.controller.worlds import ONE, World
+from scope_selfplay.driver.loop import Controller, drive
+from scope_selfplay.driver.observed import owner_of
+from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster, Killed
+from tests.unit.controller.worlds import ONE, World, config_of
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
 
@@ -206,6 +209,78 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tm
     old.round()
     assert world.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
     assert world.cluster.created == created
+
+
+class Handover:
+    """A controller whose stage runs, and one of another image, whose Job is applied beside its own."""
+
+    step = "i01-train-solver"
+
+    def __init__(self, root: Path) -> None:
+        self.world = World(root, only=[self.step, "i01-compare"])
+        self.world.work_on(self.step, lambda job, rank: None)
+        self.old = self.controller("r1-controller-1")
+        self.world.go_until(self.old, lambda: self.world.status.get("jobs"))
+        other = {"worker": "registry.example/scope:2", "trainer": "registry.example/scope-train:2"}
+        config = config_of(ONE | {"cluster": ONE["cluster"] | {"images": other}})
+        self.world.inputs = self.world.inputs._replace(config=config)
+        self.new = self.controller("r1-controller-2")
+
+    def controller(self, job: str) -> Controller:
+        if job not in self.world.cluster.objects(ObjectKind.JOB):
+            self.world.add_controller_job(job, **{COMPONENT: "controller"})
+        inputs, pod = self.world.inputs, f"{job}-{len(self.world.cluster.calls)}"
+        return self.world.controller(identity=pod, job=job, read=lambda: inputs)
+
+    def owned(self) -> dict[str, tuple[str, str | None]]:
+        """What the run holds: its uid, and whose it is."""
+        kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
+        found = [body for kind in kinds for body in self.world.cluster.objects(kind).values()]
+        return {
+            f"{body['kind']} {body['metadata']['name']}": (body["metadata"]["uid"], owner_of(body))
+            for body in found
+            if body["metadata"].get("ownerReferences")
+        }
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("killed_at", range(32))
+def test_a_controller_of_another_image_takes_over_what_runs_wherever_it_is_killed(
+    tmp_path: Path, killed_at: int, record_property: Callable[[str, object], None]
+) -> None:
+    run = Handover(tmp_path)
+    world, before, kills = run.world, run.owned(), 0
+    numbers = count()
+    dies = (ApiFault.KILLED, ApiFault.KILLED_AFTER)[killed_at % 2]
+    for _ in range(60):
+        # Its pod goes with its Job.
+        if "r1-controller-1" in world.cluster.objects(ObjectKind.JOB):
+            run.old.round()
+        world.cluster.faults = lambda call: dies if next(numbers) == killed_at else None
+        try:
+            run.new.round()
+        except Killed:
+            kills, run.new = kills + 1, run.controller("r1-controller-2")
+        world.cluster.faults = lambda call: None
+        world.cluster.advance(5)
+    assert "r1-controller-1" not in world.cluster.objects(ObjectKind.JOB)
+    own = world.cluster.objects(ObjectKind.JOB)["r1-controller-2"]["metadata"]["uid"]
+    assert run.owned() == {name: (uid, own) for name, (uid, _) in before.items()}
+    world.nodes.work = world.stages
+    assert world.drive(run.new).code is ExitCode.DONE
+    assert world.jobs_created == {"r1-i01-train-solver-a1": 1, "r1-i01-compare-a1": 1}
+    assert run.owned().keys() == {f"Job {name}" for name in world.jobs_created}
+    assert kills == 1
+    record_property("injected", kills)
+
+
+def test_a_leader_whose_successor_goes_leads_again(tmp_path: Path) -> None:
+    run = Handover(tmp_path)
+    run.new.round()
+    run.world.go(run.old, 25, step=5)
+    assert not run.old.hand.leadership.holds
+    run.world.go(run.old, 90, step=5)
+    assert run.old.hand.leadership.holds and run.world.jobs_created["r1-i01-train-solver-a1"] == 1
 
 
 HOUR = 3600.0

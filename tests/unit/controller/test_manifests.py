@@ -21,7 +21,6 @@ from scope_selfplay.cluster.pods import (
     Owner,
     RunStage,
     StageShard,
-    copies_of,
     event,
     job_name,
     lease,
@@ -30,6 +29,7 @@ from scope_selfplay.cluster.pods import (
 )
 from scope_selfplay.cluster.stages import (
     StageAttempt,
+    copies_of,
     rank_service,
     server_deployment,
     server_service,

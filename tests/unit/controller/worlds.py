@@ -92,9 +92,9 @@ class World:
         own = self.stages
         self.nodes.work = lambda job, rank: (work if step in job["metadata"]["name"] else own)(job, rank)
 
-    def add_controller_job(self, name: str = "") -> str:
+    def add_controller_job(self, name: str = "", **labels: str) -> str:
         name = name or f"{self.config.name}-controller"
-        labels = {"scope/run": self.config.name}
+        labels = {"scope/run": self.config.name} | labels
         status = {"startTime": datetime.fromtimestamp(self.cluster.now, UTC).isoformat()}
         body = {"kind": "Job", "metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
         self.cluster.put(ObjectKind.JOB, body)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,11 @@ def with_components(
     files = run_folder(config, text, layout_of(top / place, config, components))
     write_folder(top, {f"{place}/{name}": content for name, content in files.items()}, force=False)
     return top / place
+
+
+def plain(name: str) -> str:
+    """An object's name without the hash of a controller's content."""
+    return re.sub(r"(?<=-controller)-[0-9a-f]{8}$", "", name)
 
 
 def problems_of(top: Path, source: Path, *components: str, **changes: Any) -> dict[str, str]:

@@ -22,7 +22,16 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.plan.load import make_plan
 from scope_selfplay.plan.size import Assumptions
 from tests.cluster.image import Image, served
-from tests.unit.k8s.conftest import ONE_GPU, QWEN, REPOSITORY, TINY, applied, problems_of, with_components
+from tests.unit.k8s.conftest import (
+    ONE_GPU,
+    QWEN,
+    REPOSITORY,
+    TINY,
+    applied,
+    plain,
+    problems_of,
+    with_components,
+)
 
 Objects = list[dict[str, Any]]
 Fault = Callable[[Objects], None]
@@ -42,7 +51,7 @@ def tiny_objects() -> Objects:
 
 
 def find(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    return next(body for body in objects if body["kind"] == kind and body["metadata"]["name"] == name)
+    return next(body for body in objects if plain(name_of(body)) == f"{kind}/{name}")
 
 
 def changed(which: tuple[str, str], path: str, value: Any) -> Fault:
@@ -229,7 +238,7 @@ def test_show_prints_every_object_that_a_run_will_create() -> None:
         return list(yaml.safe_load_all(done.stdout))
 
     bodies = shown()
-    names = {name_of(body) for body in bodies}
+    names = {plain(name_of(body)) for body in bodies}
     assert len(names) == len(bodies) and schema_problems(bodies) == []
     expected = {"PersistentVolumeClaim/scope-data", "Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
     for iteration in range(1, load_config(QWEN / "setup" / "run.yaml").iterations + 1):
@@ -361,6 +370,6 @@ def test_objects_of_two_namespaces_do_not_find_each_other(objects: Objects) -> N
 
 def test_the_controller_reaches_the_api_server_on_the_ports_of_the_usual_clusters(objects: Objects) -> None:
     policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
-    (controller,) = [pods for pods in pods_of(objects) if pods.owner == "Job/tiny-controller"]
+    (controller,) = [pods for pods in pods_of(objects) if plain(pods.owner) == "Job/tiny-controller"]
     for port in (443, 6443, 8443, 16443):
         assert allows(policies, "Egress", controller, Pods("Pod/api", {}, {"containers": []}), port), port
