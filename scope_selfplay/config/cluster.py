@@ -379,6 +379,8 @@ class ClusterConfig(ConfigSection):
     deadline: int = Field(default=172_800, ge=60)
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its
     work."""
+    patience: int = Field(default=1800, ge=60)
+    """Seconds for which a run holds GPUs while another of its pods finds no node; a new node must take less."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """The stage `challenger`."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()

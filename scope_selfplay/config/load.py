@@ -69,7 +69,7 @@ _FIXED: Mapping[str, Any] = {
     "tools": {"mcp": {"concurrency": 8}},
     "judge": {"patience": {"failures": 8}, "canaries": {"least": 0.7, "enough": 10}},
     "compare": {"margin": 0.0, "resamples": 2000},
-    "cluster": {"patience": 900, "retries": 3, "expiry": 43_200, "keep": 86_400},
+    "cluster": {"retries": 3, "expiry": 43_200, "keep": 86_400},
     **{pod: {"grace": 120, "startup": 1800, "canary": 60} for pod in (*_PODS, "cluster.retriever")},
 }
 _ADVICE: Mapping[str, tuple[Any, str]] = {

@@ -24,8 +24,8 @@ from scope_selfplay.driver.attempts import GivenUp, pause_after
 from scope_selfplay.driver.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.driver.parts import Apply, Plan, RunEnd
 
-PATIENCE = 900.0
-"""Seconds for which a run holds GPUs while another of its pods finds no node."""
+_WAY = 900.0
+"""Seconds for which a run makes way for an older one."""
 _SERVED = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER, Component.RETRIEVER)
 
 
@@ -46,11 +46,11 @@ def give_back(plan: Plan, step: RunStage, active: Sequence[ObservedJob]) -> bool
 
 
 def _whom_to_make_way_for(plan: Plan) -> str | None:
-    """The oldest run of the namespace that waits for nodes; nobody once that took `PATIENCE`, because what it
+    """The oldest run of the namespace that waits for nodes; nobody once that took `_WAY`, because what it
     waits for may be something else. The clock runs on for as long as it waits, or way would be made again at once."""
     cluster, own = plan.context.config.cluster, (plan.observed.since or "~", plan.context.config.name)
     older = next((run for run in plan.observed.others if run.waits and (run.since, run.name) < own), None)
-    if older is None or cluster.tiny or plan.has_waited(f"way/{older.name}", PATIENCE):
+    if older is None or cluster.tiny or plan.has_waited(f"way/{older.name}", _WAY):
         return None
     return older.name
 
@@ -64,7 +64,7 @@ def _give_back_to_all(
         return _pauses(plan)
     if not _holds_gpus(plan, step, servers, active) or not _lacks_room(servers, active):
         return False
-    patience = PATIENCE * _share(plan, times)
+    patience = plan.context.config.cluster.patience * _share(plan, times)
     if not plan.has_waited(f"holding/{times}", patience):
         return False
     text = f"{step.name} found no room for all its pods within {patience:.0f} s; gives its GPUs back and tries later"

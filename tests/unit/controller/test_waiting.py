@@ -306,7 +306,8 @@ def test_a_run_that_has_given_back_holds_nothing_and_loses_neither_retry_nor_num
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "RETRIES", 0)
-    world, held = World(tmp_path, only=LAST_TWO), list[int]()
+    settings = ONE | {"cluster": ONE["cluster"] | {"patience": 900}}
+    world, held = World(tmp_path, settings, only=LAST_TWO), list[int]()
     world.nodes.gpus = 3
     controller = world.controller()
     for _ in range(500):
@@ -320,6 +321,18 @@ def test_a_run_that_has_given_back_holds_nothing_and_loses_neither_retry_nor_num
     world.nodes.gpus = 8
     assert world.drive(controller).code is ExitCode.DONE
     assert '"given_back":0' in world.status["ledger"]
+
+
+def test_a_pool_that_grows_from_nothing_is_waited_for_and_keeps_what_it_has(tmp_path: Path) -> None:
+    world = World(tmp_path, only=LAST_TWO)
+    controller = world.controller()
+    for gpus, hours in ((0, 6.0), (3, 0.45)):
+        world.nodes.gpus = gpus
+        world.go(controller, 3600 * hours, step=15)
+        assert "waits for a node" in world.status["message"]
+    world.nodes.gpus = 8
+    assert world.drive(controller).code is ExitCode.DONE
+    assert "GaveBack" not in world.reasons and set(world.jobs_created.values()) == {1}
 
 
 def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) -> None:
