@@ -265,16 +265,8 @@ def play_challenger(
 @click.option(
     "--n", "count", type=click.IntRange(1), default=20, show_default=True, help="Questions of the session."
 )
-@click.option("--reveal", is_flag=True, help="Show what the judge said after each reply.")
 def play_judge(
-    run: str,
-    checkpoints: tuple[str, ...],
-    task: str | None,
-    count: int,
-    person: str,
-    answers: Path | None,
-    *,
-    reveal: bool,
+    run: str, checkpoints: tuple[str, ...], task: str | None, count: int, person: str, answers: Path | None
 ) -> None:
     """Answer what the judge was asked, without seeing what it said. With two checkpoints (S_0 S_1) compare their
     answers to held-out tasks, blind and shuffled. The agreement is in `scope report RUN`.
@@ -311,7 +303,7 @@ def play_judge(
         if not asked:
             what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"
             raise UserError(f"{reader.folder.path}: has {what} that {person} has not judged")
-        given = asyncio.run(put_to_person(asked, human, console, prompts, reveal=reveal))
+        given = asyncio.run(put_to_person(asked, human, console, prompts))
         click.echo(f"{given} of {len(asked)} questions answered; scope report {run}", err=True)
 
 

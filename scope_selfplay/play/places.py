@@ -318,24 +318,18 @@ class PersonJudge:
 
 @dataclass(frozen=True)
 class ForPerson:
-    """A question, its title, what the judge said to it, and what is kept of a person's reply."""
+    """A question, its title, and what is kept of a person's reply."""
 
     question: Question[Any]
     title: str
     keep: Callable[[HumanFolder, Reply[Any]], None]
     name: tuple[str, ...] = ()
-    judge: Verdict | None = None
 
 
 async def put_to_person(
-    asked: Sequence[ForPerson],
-    human: HumanFolder,
-    console: Console,
-    prompts: JudgePrompts | None = None,
-    *,
-    reveal: bool = False,
+    asked: Sequence[ForPerson], human: HumanFolder, console: Console, prompts: JudgePrompts | None = None
 ) -> int:
-    """How many replies were given. `reveal`: show what the judge said after each."""
+    """How many replies were given."""
     judge = PersonJudge(console, prompts)
     console.show(_PAIR_HELP if prompts is None else _YES_OR_NO_HELP, "dim")
     for number, each in enumerate(asked, start=1):
@@ -346,9 +340,6 @@ async def put_to_person(
         except PersonLeftError:
             return number - 1
         each.keep(human, reply)
-        if reveal and each.judge is not None:
-            said = {True: "yes", False: "no", None: "nothing"}[each.judge.value]
-            console.show(f"the judge said {said}. {each.judge.reasoning}".rstrip(), "dim")
     return len(asked)
 
 
@@ -377,27 +368,27 @@ def asked_on(reader: RunReader, task_id: str, person: str) -> Iterator[ForPerson
     candidate, task = record.candidate, record.candidate.task
     if task is None:
         return
-    for gate, verdict in candidate.gates.items():
+    for gate in candidate.gates:
         said = HumanVerdict(person=person, task_id=task.id, gate=gate, value=None)
-        yield _for_verdict(GateQuestion(task, gate, record.document), verdict, said)
+        yield _for_verdict(GateQuestion(task, gate, record.document), said)
     criteria = candidate.rubric.criteria if candidate.rubric else ()
     for attempt in reader.attempts_on(task.id) if criteria else ():
         # An answer that is absent meets nothing, and nobody was asked.
         if attempt.grade is None or attempt.rollout.answer is None:
             continue
-        for row, (criterion, verdict) in enumerate(zip(criteria, attempt.grade.verdicts, strict=False)):
+        for row, criterion in enumerate(criteria[: len(attempt.grade.verdicts)]):
             said = HumanVerdict(
                 person=person, task_id=task.id, rollout_id=attempt.rollout.id, criterion=row, value=None
             )
-            yield _for_verdict(GradeQuestion(task, criterion, attempt.rollout.answer), verdict, said)
+            yield _for_verdict(GradeQuestion(task, criterion, attempt.rollout.answer), said)
 
 
-def _for_verdict(question: Question[bool], judge: Verdict, said: HumanVerdict) -> ForPerson:
+def _for_verdict(question: Question[bool], said: HumanVerdict) -> ForPerson:
     def keep(human: HumanFolder, reply: Reply[bool]) -> None:
         changes = {"value": reply.value, "reasoning": reply.verdict.reasoning}
         human.keep(said.model_copy(update=changes))
 
-    return ForPerson(question, question.role.value, keep, said.question, judge)
+    return ForPerson(question, question.role.value, keep, said.question)
 
 
 def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[ForPerson]:
