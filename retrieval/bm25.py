@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from retrieval.folder import ARRAY_FAULTS, Passages, map_array
 from retrieval.wire import Hit, Scores, best_rows
 from scope_selfplay.base.errors import CorpusError, RecordError
+from scope_selfplay.base.text import SIGNS, spaced
 
 
 @contextmanager
@@ -47,7 +48,7 @@ K1, B = 1.5, 0.75
 TITLE_FILES = ("title_keys.npy", "title_starts.npy", "title_rows.npy")
 LONGEST_TITLE = 12
 """Titles of more words get no bonus; bounds the work for one query."""
-WORD = re.compile(r"\w+")
+WORD = re.compile(rf"[\w{SIGNS}]+")
 STOPWORDS = frozenset(
     re.findall(
         r"\w+",
@@ -173,7 +174,7 @@ def all_words(text: str) -> list[str]:
         letters = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
         # Lone surrogates cannot be hashed or stored as UTF-8.
         text = letters.encode("utf-8", "replace").decode()
-    return [singular(word) for word in WORD.findall(text.lower())]
+    return [singular(word) for word in WORD.findall(spaced(text.lower(), 2))]
 
 
 def content_words(text: str) -> list[str]:

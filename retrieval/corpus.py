@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from retrieval.folder import LONGEST_ID, Passages
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.text import spaced
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.cut import Chunker
 from scope_selfplay.corpus.read import located_documents, survey
@@ -28,7 +29,7 @@ def read_documents(source: Path, skipped: dict[Path, str] | None = None) -> Iter
 def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:
     """Cut each document's text to pieces of at most `size` words; a text without any gives no piece."""
     # DPR's passages are 100 words each.
-    chunker = Chunker(size, lambda texts: [len(text.split()) for text in texts])
+    chunker = Chunker(size, lambda texts: [len(spaced(text).split()) for text in texts])
     for document in documents:
         # A title has no part in the size.
         pieces = chunker.cut(document.model_copy(update={"title": ""})) if document.text.strip() else []

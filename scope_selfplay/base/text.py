@@ -91,6 +91,35 @@ def plain(text: str) -> str:
     return text if text.isascii() else text.translate(_PLAIN)
 
 
+_INDIC = (*range(0x0900, 0x10A0), *range(0x1780, 0x1800))
+SIGNS = "".join(chr(point) for point in _INDIC if unicodedata.category(chr(point)).startswith("M"))
+"""Vowel signs and the like, from India to Cambodia, which `\\w` does not count among the letters."""
+# Thai, Lao, Burmese, Khmer, kana and Chinese characters, but no digits; and the marks of the last two.
+_UNSPACED_LETTER = (
+    "[\u0e01-\u0e4e\u0e80-\u0ecf\u0eda-\u0eff\u1000-\u103f\u1050-\u108f\u109a-\u109f\u1780-\u17d3\u17d7-\u17df\u3005-\u3007"
+    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    f"\U00020000-\U0003ffff][{SIGNS}\u3099\u309a]*+"
+)
+_MARK = "[\u3001-\u3004\u3008-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]"
+_LETTER, _UNSPACED = re.compile(_UNSPACED_LETTER), re.compile(f"(?:{_UNSPACED_LETTER})+|{_MARK}")
+
+
+def spaced(text: str, length: int = 1) -> str:
+    """The text with blanks around its words, for all that counts or compares words: in scripts that write none, each
+    `length` letters that follow each other are one.
+
+    No dictionary: an index is made and searched on many machines, and with ICU's words more Japanese titles are
+    found, and fewer Thai and Burmese ones.
+    """
+
+    def words(run: re.Match[str]) -> str:
+        letters = _LETTER.findall(run[0]) or [run[0]]
+        starts = range(max(1, len(letters) - length + 1))
+        return f" {' '.join(''.join(letters[start : start + length]) for start in starts)} "
+
+    return text if text.isascii() else _UNSPACED.sub(words, text)
+
+
 def is_blank(text: str) -> bool:
     """Whether a text says nothing: no letter, digit or symbol among white space, punctuation and the invisible."""
     return not any(each.isalnum() or _is_symbol(each) for each in plain(text))
@@ -436,7 +465,7 @@ def _hides(text: str) -> bool:
 def named_in(text: str) -> set[str]:
     """Its names and numbers, in small letters: words with a digit, or with a capital that begins no sentence."""
     found: set[str] = set()
-    for before, word in pairwise(text.split()):
+    for before, word in pairwise(spaced(text).split()):
         if (word[:1].isupper() and before[-1:] not in ".:") or any(letter.isdigit() for letter in word):
             found.add(_bare(word))
     return found - {""}
@@ -444,7 +473,7 @@ def named_in(text: str) -> set[str]:
 
 def words_of(texts: Iterable[str]) -> set[str]:
     """In small letters, without the marks around them."""
-    return {_bare(word) for text in texts for word in text.split()}
+    return {_bare(word) for text in texts for word in spaced(text).split()}
 
 
 def _bare(word: str) -> str:

@@ -200,9 +200,11 @@ class Chunker:
 
 def _clean_cut(text: str, length: int) -> int:
     """The best place to cut at or before `length`: after a sentence, else after a word, else right there."""
-    for marks in ((". ", "! ", "? ", ".\n", "!\n", "?\n", "\n\n"), (" ", "\n", "\t")):
-        # A mark ends in the whitespace after the cut, which may be the first character that no longer fits.
-        cut = max(text.rfind(mark, length // 2, length + 1) + len(mark) - 1 for mark in marks)
+    sentence = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n\n", "。", "！", "？", "।", "။")
+    for marks in (sentence, (" ", "\n", "\t")):
+        # Most marks end in the whitespace after the cut, which may be the first character that no longer fits.
+        ends = ((mark, mark[-1].isspace()) for mark in marks)
+        cut = max(text.rfind(mark, length // 2, length + after) + len(mark) - after for mark, after in ends)
         if cut > length // 2:
             return cut
     return length

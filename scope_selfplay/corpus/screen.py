@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.base.text import plain
+from scope_selfplay.base.text import plain, spaced
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.run import CorpusConfig
 
@@ -93,7 +93,7 @@ def near_copies(texts: Sequence[str]) -> dict[int, int]:
     signatures = np.zeros((len(texts), _BANDS * _ROWS), dtype=np.uint32)
     for row, text in enumerate(texts):
         # A copy in other letters, or with hidden ones, is a copy.
-        own = [words.setdefault(word, len(words) + 1) for word in plain(text).lower().split()]
+        own = [words.setdefault(word, len(words) + 1) for word in spaced(plain(text)).lower().split()]
         ids = np.array(own or [0], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         # Numbers that follow each other must not make trigrams that do.
         ids = (ids ^ (ids >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.intervals import Estimate
-from scope_selfplay.base.text import named_in, words_of
+from scope_selfplay.base.text import SIGNS, named_in, spaced, words_of
 from scope_selfplay.base.values import Document, Value
 from scope_selfplay.corpus.screen import near_copies
 from scope_selfplay.store.reader import RunReader
@@ -324,8 +324,8 @@ LEAST_WORDS = 3
 LEAST_KEPT = 0.75
 """Of the words that are neither names nor numbers; where fewer stay, only small words are left of the text."""
 
-# Scripts that write no blanks between words count by character.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+(?:['’-][^\W_]+)*")
+_LETTERS = rf"(?:[^\W_]|[{SIGNS}])+"
+_WORD = re.compile(f"{_LETTERS}(?:['’-]{_LETTERS})*")
 _SENTENCE = re.compile(r"[.!?]+(?=\s|$)|[。！？\n]+")
 
 
@@ -364,14 +364,14 @@ def repeated_sentence(text: str) -> str:
 
 
 def word_count(text: str) -> int:
-    return sum(1 for _ in _WORD.finditer(text))
+    return sum(1 for _ in _WORD.finditer(spaced(text)))
 
 
 def _words_of_wording(text: str) -> list[_Word]:
     return [
         _Word(word.lower(), word[:1].isupper() or any(letter.isdigit() for letter in word), place == 0)
         for part in _SENTENCE.split(text)
-        for place, word in enumerate(_WORD.findall(part))
+        for place, word in enumerate(_WORD.findall(spaced(part)))
     ]
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.text import spaced
 
 LONGEST = 200
 """The most characters of a box that counts as a final answer."""
@@ -278,7 +279,7 @@ def exact_match(answer: str, right: Sequence[str], *, normal: Normaliser = squad
 
 def f1(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) -> float:
     """Harmonic mean of precision and recall over words, each counted as often as it occurs."""
-    return max(_f1(normal(answer).split(), normal(each).split()) for each in right)
+    return max(_f1(normal(answer), normal(each)) for each in right)
 
 
 def hotpot_f1(answer: str, right: Sequence[str]) -> float:
@@ -292,7 +293,8 @@ def cover_exact_match(answer: str, right: Sequence[str]) -> float:
     return float(any(squad_normal(each) in found for each in right))
 
 
-def _f1(found: Sequence[str], expected: Sequence[str]) -> float:
+def _f1(answer: str, right: str) -> float:
+    found, expected = spaced(answer).split(), spaced(right).split()
     shared = sum((Counter(found) & Counter(expected)).values())
     if shared == 0:
         return 0.0
@@ -303,7 +305,7 @@ def _f1(found: Sequence[str], expected: Sequence[str]) -> float:
 def _hotpot_f1(found: str, expected: str) -> float:
     if found != expected and not _CLOSED.isdisjoint((found, expected)):
         return 0.0
-    return _f1(found.split(), expected.split())
+    return _f1(found, expected)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,17 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval.corpus import chunked
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.text import named_in, spaced, words_of
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus.cut import Chunker
 from scope_selfplay.corpus.formats import format_of
 from scope_selfplay.corpus.read import read_documents
 from scope_selfplay.corpus.screen import near_copies, screen
+from scope_selfplay.report.signals import word_count
+from scope_selfplay.rewards.verify import f1
 from scope_selfplay.run.commands import documents
 
 MKDOCS = """\
@@ -213,6 +217,33 @@ def test_copies_short_ones_foreign_licences_and_too_much_of_one_source_are_left_
     assert {each.reason for each in left_out[4:]} == {"beyond 50% of all characters for one source"}
     assert screen(read, CorpusConfig(duplicates="keep")).kept == read
     assert near_copies([]) == {} and near_copies(["", "a b", "a b"]) == {2: 1}
+
+
+RIGHTS = Path(__file__).parents[2] / "fixtures" / "rights" / "articles.jsonl"
+
+
+def test_texts_without_blanks_are_compared_and_cut_by_their_letters() -> None:
+    chinese = [each for each in read_documents(RIGHTS) if each.metadata["language"] == "zh"]
+    texts = [each.text for each in chinese]
+    long = max(texts, key=len)
+    assert near_copies([*texts, f"{long[:30]}{long[31:]}", long[: len(long) // 2]]) == {
+        len(texts): texts.index(long)
+    }
+    assert named_in("埃菲尔铁塔于1889年建成，使用Vue。") == {"1889", "vue"} <= words_of(["1889年：Vue组件"])
+    assert f1("一八八九年建成", ["建成"]) == pytest.approx(4 / 9)
+    assert word_count("संयुक्त राष्ट्र का घोषणापत्र") == 4
+    assert word_count("กรุงเทพ") == len("กรงเทพ")
+    pieces = list(chunked([Document(id="all", title="宣言", text="".join(texts))], 100))
+    assert max(len(each.text) for each in pieces) <= 120 and len(pieces) > len("".join(texts)) // 120
+    # Four sentences have more letters than a piece.
+    assert sum(not each.text.endswith("。") for each in pieces) <= 4
+
+
+@given(
+    st.text(st.characters(max_codepoint=0x0DFF) | st.characters(min_codepoint=0xA000, max_codepoint=0xD7FF))
+)
+def test_texts_with_blanks_stay_as_they_are(text: str) -> None:
+    assert spaced(text, 2) == text
 
 
 TABLE = "|name|value|\n|---|:--:|\n" + "\n".join(f"|n{n}|{n} {'v' * 9}|" for n in range(30))
