@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
     # Command -> its module, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
         "doctor": (".plan.doctor", "Say what this machine can run, and how to get what is missing."),
-        "documents": (".run.commands", "Show what a run reads from a path."),
+        "documents": (".report.commands", "Show what a run reads from a path."),
         "eval": (".evaluation.commands", "Let checkpoints answer a benchmark."),
         "export": (".report.export", "Write accepted tasks in another library's shape."),
         "fork": (".run.fork", "Begin a run that shares another run's first iterations."),

@@ -291,9 +291,8 @@ def _columns(path: Path) -> Records:
         raise CorpusError(f"{path}: not {form}: {str(error).splitlines()[0]}") from None
 
 
-MARKDOWN_SUFFIXES = (".md", ".markdown", ".mdx")
 FORMATS = (
-    Format(MARKDOWN_SUFFIXES, read_text),
+    Format((".md", ".markdown", ".mdx"), read_text),
     Format((".txt",), read_text, is_markdown=False),
     Format((".html", ".htm"), partial(_quietly, _web_page), "documents", "trafilatura"),
     Format(

@@ -9,17 +9,20 @@ share a document, and a resumed run that passes the same ids takes the same docu
 import heapq
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document, seed_from
 
 Choice = TypeVar("Choice")
+_LOOKED_AT, _SURE = 500, 0.9
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,25 @@ class TaskSource:
     document: Document
     task_type: str
     search_turns: int
+
+
+def language_of(document: Document) -> str:
+    """Its code, such as `de`: as the document says, else as py3langid is sure of it; "" where neither is there."""
+    code = document.metadata.get("language", "")
+    if re.fullmatch(r"[a-zA-Z]{2,3}(-[a-zA-Z0-9]{2,4}){0,2}", code):
+        return code
+    try:
+        code, confidence = _identifier().classify(document.text[:_LOOKED_AT])
+    except ImportError:
+        return ""
+    return code if confidence >= _SURE else ""
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:

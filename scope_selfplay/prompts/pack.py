@@ -64,8 +64,12 @@ class Domain(Value):
     judge: JudgeKind = JudgeKind.MODEL
     corpus: str = ""
     corpus_reader: CorpusReader | None = None
+    language: str = ""
+    examples: tuple[str, ...] = ()
 
 
+_YOUNG = ("language", "examples")
+"""Keys without which a pack has the hash that it had before there were any."""
 _Text = Annotated[str, Field(pattern=r"\S")]
 _Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 _TaskTypeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -96,6 +100,8 @@ class DomainFile(BaseModel):
     judge: Annotated[JudgeKind, Field(strict=False)] = JudgeKind.MODEL
     corpus: _Text = ""
     corpus_reader: Annotated[CorpusReader, Field(strict=False)] = CorpusReader.JSONL
+    language: _Text = ""
+    examples: list[_Text] = []
     name: _Name = ""
 
 
@@ -106,6 +112,9 @@ _DOMAIN_NAME = "the name of a domain: small letters, digits and hyphens"
 _EXPECTED: Mapping[str, str] = {
     "title": "a line of text",
     "corpus": "a line of text",
+    "language": "a language, such as German",
+    "examples": "a list of tasks",
+    "examples.*": "a task as it should be written",
     "name": _DOMAIN_NAME,
     "extends": _DOMAIN_NAME,
     "judge": f"one of {listed(JudgeKind)}",
@@ -205,7 +214,8 @@ class Pack(Value):
     @cached_property
     def hash(self) -> str:
         """The first 16 hex digits of the SHA-256 of the resolved pack."""
-        domain = self.domain.model_dump(mode="json", exclude={"name"})
+        unset = {key for key in _YOUNG if not getattr(self.domain, key)}
+        domain = self.domain.model_dump(mode="json", exclude={"name", *unset})
         files = {prompt.role.file_name: prompt.text for prompt in self.prompts}
         canonical = json.dumps([domain, files], sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -292,7 +302,7 @@ def _contents(pack: Pack) -> dict[str, str]:
     values["task_types"] = {
         kind.name: kind.model_dump(mode="json", exclude={"name"}) for kind in domain.task_types
     }
-    for key in ("corpus", "corpus_reader"):
+    for key in ("corpus", "corpus_reader", *_YOUNG):
         if not values[key]:
             del values[key]
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)

@@ -174,7 +174,7 @@ CONTRACTS = {
     # 1,024 prompt tokens for the Challenger (Table 9) leave the rest to a 100-word passage and the task type.
     PromptRole.CHALLENGER: Contract(
         ("document_title", "document_text", "task_description", "search_turns", "search_syntax"),
-        ("task_type",),
+        ("task_type", "language", "examples"),
         Output.TASK,
         800,
         "document_text",
@@ -226,8 +226,9 @@ CONTRACTS = {
 UNTRUSTED = frozenset({"document_title", "document_text", "question"})
 """Inputs of a policy's prompts that somebody else wrote: only in a frame they repeat its headings, labels or tags."""
 
-_TEXTS = ("tools", "budget", "task_type", "rubric", "criterion", "reference", "first_label", "second_label")
+_TEXTS = "tools budget task_type examples rubric criterion reference first_label second_label".split()
 ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "results": False, "native_thinking": False}
+ABSENT["language"] = "the language of the document"
 """What an optional input holds when the caller leaves it out; one that is not here must be given."""
 
 

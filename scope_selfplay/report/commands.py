@@ -1,6 +1,8 @@
-"""`scope tasks ...`, `scope report` and `scope view`: what a run has made, in a terminal, a file, a browser."""
+"""`scope documents`, `tasks ...`, `report`, `view`: what a run reads and has made, in a terminal, file or browser."""
 
 import contextlib
+import json
+import statistics
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +12,11 @@ import click
 
 from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import CandidateStatus, Reason
+from scope_selfplay.base.values import CandidateStatus, CorpusReader, Reason
+from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.run.commands import CONFIGS, documents_of
+from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.query import Flaw, Sort, Suspect
 
 
@@ -206,3 +212,82 @@ def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...])
     own = () if host in ("0.0.0.0", "::") else (host,)
     site = Site(base=base.rstrip("/"), hosts=(*sorted(LOOPBACK), *hosts, *own))
     serve_run(folder, site, host, port, lambda url: click.echo(f"showing {folder} at {url}", err=True))
+
+
+SHOWN = 12
+
+
+@click.command("documents")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--domain", help="Prompt pack that says how a folder is read: a folder or a name.")
+@click.option(
+    "--reader",
+    type=click.Choice(["jsonl", "text_files", "markdown_sections"]),
+    help="Read a folder in this way instead.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of a config.")
+@click.option("--strict", is_flag=True, help="Stop at the first file that cannot be read.")
+@click.option("--near", is_flag=True, help="Leave out near copies, too.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the documents (.jsonl) or the page (.html).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def documents(
+    path: Path,
+    domain: str | None,
+    reader: str | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    *,
+    strict: bool,
+    near: bool,
+    as_json: bool,
+) -> None:
+    """Read source documents as a run would, and report what became of them: files left out, copies, what is suspect.
+    Those of a run's config (.yaml) are shown cut.
+
+    The documents that -o writes are a corpus themselves: for corpus.path of a run, `scope index build`, or an engine
+    of yours.
+    """
+    from scope_selfplay.base.text import one_line
+    from scope_selfplay.corpus.read import read_documents
+    from scope_selfplay.corpus.report import describe_corpus
+    from scope_selfplay.corpus.screen import Screened, screen
+
+    skipped: dict[Path, str] = {}
+    if path.suffix in CONFIGS:
+        read = documents_of(path, overrides)
+        screened = Screened(read, [])
+    elif overrides:
+        raise click.UsageError("--set changes a run's config, and PATH is none")
+    else:
+        chosen = None if reader is None else CorpusReader(reader)
+        if chosen is None and domain is not None:
+            chosen = load_pack(pack_path(domain)).domain.corpus_reader
+        read = read_documents(path, chosen, skipped, strict=strict)
+        screened = screen(read, CorpusConfig(duplicates="near" if near else "exact"))
+    tables = [table for table in describe_corpus(path, read, skipped, screened) if table.rows]
+    if output is not None and output.suffix == ".html":
+        from scope_selfplay.report.rendering import saved_page
+        from scope_selfplay.report.sections import Section
+
+        write_atomic(output, saved_page(str(path), [Section("Documents", tables)]))
+    elif output is not None:
+        write_records(output, screened.kept)
+    if as_json:
+        found = {table.title: {what: (count, say) for what, count, say in table.rows} for table in tables}
+        click.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    click.echo("\n".join(line for table in tables for line in table.text()) + "\n")
+    for document in screened.kept[:SHOWN]:
+        click.echo(f"{one_line(document.id)}\t{len(document.text)}\t{one_line(document.title)}")
+    if len(screened.kept) > SHOWN:
+        click.echo(f"... and {len(screened.kept) - SHOWN} more (-o corpus.jsonl writes all)", err=True)
+    lengths = sorted(len(document.text) for document in screened.kept)
+    click.echo(
+        f"{len(lengths)} documents; characters: median {statistics.median(lengths):.0f}, longest {lengths[-1]}",
+        err=True,
+    )

@@ -158,7 +158,7 @@ def render_report(reader: RunReader) -> str:
         *training_sections(reader),
         Section("Sample tasks", samples),
     ]
-    return _saved(f"{name}: self-play report", shown)
+    return saved_page(f"{name}: self-play report", shown)
 
 
 def render_evaluation(reader: EvaluationReader) -> str:
@@ -172,10 +172,10 @@ def render_evaluation(reader: EvaluationReader) -> str:
         scores = f"{one} {_number(change.before) or '-'}, {other} {_number(change.after) or '-'}"
         told = tuple(describe_item(reader.item(change.task_id)))
         items.append(Folded(f"{change.task_id}: {scores}: {change.text}", told))
-    return _saved(reader.name, [*evaluation_sections(reader), Section("Items", items)])
+    return saved_page(reader.name, [*evaluation_sections(reader), Section("Items", items)])
 
 
-def _saved(title: str, sections: Sequence[Section]) -> str:
+def saved_page(title: str, sections: Sequence[Section]) -> str:
     environment = page_environment("", {}, {})
     style = (resources.files("scope_selfplay.report") / "static" / "viewer.css").read_text("utf-8")
     environment.globals["style"] = Markup(style)

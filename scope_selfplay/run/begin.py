@@ -74,7 +74,8 @@ def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], code
     """The tokens of the Challenger's longest prompt, over task types and search turns, without a document."""
     syntax = dialect(config.model.dialect, config.model.earlier_thinking).search_syntax
     turns = config.tasks.search_turns or pack.domain.search_turns
-    empty = Document(id="", title="", text="")
+    # With the longest name of a language.
+    empty = Document(id="", title="", text="", metadata={"language": "zh-Hant-TW"})
     sources = [TaskSource(empty, kind.name, count) for kind, count in product(kinds, turns)]
     openings = [challenger_opening(pack, syntax, source) for source in sources]
     return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)

@@ -33,7 +33,7 @@ from scope_selfplay.base.values import (
     content_id,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.sample import TaskSource, language_of
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
@@ -50,7 +50,7 @@ from scope_selfplay.policy.episodes import (
     solver_episode,
 )
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.prompts.roles import ABSENT, PromptRole
 from scope_selfplay.rewards.equations import in_window
 from scope_selfplay.search.searcher import Searcher
 from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, Tools, listed, search_tool
@@ -146,13 +146,16 @@ class RunContext:
 
 def challenger_opening(pack: Pack, search_syntax: str, source: TaskSource) -> str:
     """The first prompt of a Challenger, with the document in it."""
-    descriptions = {kind.name: kind.description for kind in pack.domain.task_types}
+    domain, code = pack.domain, language_of(source.document)
+    descriptions = {kind.name: kind.description for kind in domain.task_types}
     return pack.render(
         PromptRole.CHALLENGER,
         document_title=source.document.title,
         document_text=source.document.text,
         task_type=source.task_type,
         task_description=descriptions[source.task_type],
+        language=domain.language or (f"{ABSENT['language']} ({code})" if code else None),
+        examples="\n".join(f"- {example}" for example in domain.examples),
         search_turns=source.search_turns,
         search_syntax=search_syntax,
     )

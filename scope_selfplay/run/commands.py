@@ -1,9 +1,8 @@
-"""`scope documents`, `index` and `tools`: what a run reads, what it searches, and what its Solver may call."""
+"""`scope index` and `tools`: what a run searches, and what its Solver may call."""
 
 import asyncio
 import copy
 import json
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -15,9 +14,9 @@ import click
 from retrieval.commands import index as of_the_retriever
 from scope_selfplay.base.errors import ConfigError, did_you_mean
 from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress, with_options
-from scope_selfplay.base.values import CorpusReader, Document, ToolCall
+from scope_selfplay.base.values import Document, ToolCall
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.run import CorpusConfig, RunConfig
+from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import Call, dialect
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.search.tools import (
@@ -33,89 +32,12 @@ from scope_selfplay.search.tools import (
     search_tool,
     shown_result,
 )
-from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder
 
 CONFIGS = (".yaml", ".yml")
 
 
-SHOWN = 12
-
-
-@click.command("documents")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--domain", help="Prompt pack that says how a folder is read: a folder or a name.")
-@click.option(
-    "--reader",
-    type=click.Choice(["jsonl", "text_files", "markdown_sections"]),
-    help="Read a folder in this way instead.",
-)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of a config.")
-@click.option("--strict", is_flag=True, help="Stop at the first file that cannot be read.")
-@click.option("--near", is_flag=True, help="Leave out near copies, too.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the documents (.jsonl) or the page (.html).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def documents(
-    path: Path,
-    domain: str | None,
-    reader: str | None,
-    overrides: tuple[str, ...],
-    output: Path | None,
-    *,
-    strict: bool,
-    near: bool,
-    as_json: bool,
-) -> None:
-    """Read source documents as a run would, and report what became of them: files left out, copies, what is suspect.
-    Those of a run's config (.yaml) are shown cut.
-
-    The documents that -o writes are a corpus themselves: for corpus.path of a run, `scope index build`, or an engine
-    of yours.
-    """
-    from scope_selfplay.base.text import one_line
-    from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.report import describe_corpus, page_of
-    from scope_selfplay.corpus.screen import Screened, screen
-
-    skipped: dict[Path, str] = {}
-    if path.suffix in CONFIGS:
-        read = _documents_of(path, overrides)
-        screened = Screened(read, [])
-    elif overrides:
-        raise click.UsageError("--set changes a run's config, and PATH is none")
-    else:
-        chosen = None if reader is None else CorpusReader(reader)
-        if chosen is None and domain is not None:
-            chosen = load_pack(pack_path(domain)).domain.corpus_reader
-        read = read_documents(path, chosen, skipped, strict=strict)
-        screened = screen(read, CorpusConfig(duplicates="near" if near else "exact"))
-    tables = [table for table in describe_corpus(path, read, skipped, screened) if table.rows]
-    if output is not None and output.suffix == ".html":
-        write_atomic(output, page_of(str(path), tables))
-    elif output is not None:
-        write_records(output, screened.kept)
-    if as_json:
-        found = {table.title: {what: (count, say) for what, count, say in table.rows} for table in tables}
-        click.echo(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    click.echo("\n".join(line for table in tables for line in table.text()) + "\n")
-    for document in screened.kept[:SHOWN]:
-        click.echo(f"{one_line(document.id)}\t{len(document.text)}\t{one_line(document.title)}")
-    if len(screened.kept) > SHOWN:
-        click.echo(f"... and {len(screened.kept) - SHOWN} more (-o corpus.jsonl writes all)", err=True)
-    lengths = sorted(len(document.text) for document in screened.kept)
-    click.echo(
-        f"{len(lengths)} documents; characters: median {statistics.median(lengths):.0f}, longest {lengths[-1]}",
-        err=True,
-    )
-
-
-def _documents_of(config: Path, overrides: tuple[str, ...]) -> list[Document]:
+def documents_of(config: Path, overrides: tuple[str, ...]) -> list[Document]:
     """The documents of a run, the same as its stages search. Raises UserError."""
     from scope_selfplay.run.begin import run_documents
 
@@ -145,7 +67,7 @@ def _build() -> click.Command:
             from scope_selfplay.store.files import write_records
 
             found, source = (
-                _documents_of(source, overrides),
+                documents_of(source, overrides),
                 folder.with_name(f"{folder.name}.documents.jsonl"),
             )
             source.parent.mkdir(parents=True, exist_ok=True)

@@ -80,8 +80,8 @@ from scope_selfplay.net.serve import serving
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, UNTRUSTED, PromptRole
+from scope_selfplay.report.commands import documents
 from scope_selfplay.report.signals import duplicate_share
-from scope_selfplay.run.commands import documents
 from scope_selfplay.search.mcp import local_name
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.search.tools import ToolBudget, ToolSpec, schema_problem

@@ -11,7 +11,7 @@ from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.corpus.markdown import split_page
 from scope_selfplay.corpus.read import read_documents
-from scope_selfplay.run.commands import documents
+from scope_selfplay.report.commands import documents
 
 PAGE = """\
 ---

@@ -25,9 +25,9 @@ from scope_selfplay.corpus.read import read_documents, read_run_corpus, read_sam
 from scope_selfplay.corpus.sample import TaskSource, shuffled, take_unused
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.report.commands import documents
 from scope_selfplay.run.begin import chunk_size, open_run, prompt_tokens, run_documents, task_types_of
 from scope_selfplay.run.candidate import challenger_opening
-from scope_selfplay.run.commands import documents
 from tests.models import write_model
 from tests.word_codec import WordCodec
 

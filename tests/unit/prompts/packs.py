@@ -14,6 +14,8 @@ SAMPLES: dict[str, str | int | bool] = {
     "document_text": "Smeaton's tower of 1759 used hydraulic lime and dovetailed granite blocks.",
     "task_type": "long form qa",
     "task_description": "One question about how or why something works.",
+    "language": "the language of the document (en)",
+    "examples": "- Why does mortar set?",
     "search_turns": 2,
     "search_syntax": '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>',
     "turns_left": 1,

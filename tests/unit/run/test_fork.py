@@ -21,9 +21,10 @@ from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.report.commands import documents
 from scope_selfplay.report.overview import recorded_sections
 from scope_selfplay.run.begin import open_run, run_documents
-from scope_selfplay.run.commands import documents, index
+from scope_selfplay.run.commands import index
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import challenger_of, promotion_warning, stages_of
 from scope_selfplay.store.card import run_card
