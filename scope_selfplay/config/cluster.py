@@ -351,7 +351,7 @@ class ClusterConfig(ConfigSection):
     """Secret of the key of an external judge: `JUDGE_API_KEY` in stages alone, for `judge.endpoint.api_key_env`."""
     proxy: str = Field(default="", pattern=r"^(https?://[^\s/@]+:[0-9]+/?)?$")
     """The way out, `http://HOST:PORT`, of pods that fetch, and of stages that call outside over HTTPS."""
-    queue: str = Field(default="", pattern=rf"^({_WORD})?$")
+    queue: str = Field(default="", pattern=rf"^({_DOMAIN})?$", max_length=63)
     """Kueue's LocalQueue of every pod that asks for GPUs, its Job or Deployment."""
     tracking_secret: ObjectName | None = None
     """Secret whose keys are environment variables of the training stages: what a tracker of `tracking.report_to` needs,

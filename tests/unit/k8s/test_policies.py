@@ -1,0 +1,213 @@
+"""What policy engines of other people's clusters usually refuse, as a program over every object that a run has there.
+
+Pod Security "restricted" by its own page (kubernetes.io/docs/concepts/security/pod-security-standards), then the
+best-practice rules of kyverno/policies and of open-policy-agent/gatekeeper-library. Two usual ones are not kept: keys
+of servers are variables, and emptyDirs have no size.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pydantic import ValidationError
+
+from scope_selfplay.cluster.check import packs_of
+from scope_selfplay.cluster.objects import name_of, planned_objects
+from scope_selfplay.config.cluster import ClusterConfig
+from scope_selfplay.config.load import load_config
+from tests.unit.k8s.conftest import PRESETS, QWEN, RUNS, Body, applied, rendered, text_of, with_components
+
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+COMPONENTS = (
+    "external-servers",
+    "tool-servers",
+    "tracking",
+    "monitoring",
+    "quota",
+    "disruption-budgets",
+    "ranks",
+)
+
+
+def pod_of(body: Body) -> Body:
+    found: Body = body["spec"]["template"]["spec"]
+    return found
+
+
+def main(body: Body) -> Body:
+    found: Body = pod_of(body)["containers"][0]
+    return found
+
+
+def secured(body: Body) -> Iterator[Body]:
+    """Security contexts of containers, with what they have of their pod."""
+    outer = pod_of(body).get("securityContext") or {}
+    for each in (*pod_of(body).get("initContainers", ()), *pod_of(body)["containers"]):
+        yield outer | (each.get("securityContext") or {})
+
+
+class Rule(NamedTuple):
+    holds: Callable[[Body], bool]
+    breach: Callable[[Body], object]
+    """Breaks it, so that the rule is known to see something."""
+
+
+def every(holds: Callable[[Body], bool]) -> Callable[[Body], bool]:
+    """Of each container's security context."""
+    return lambda body: all(map(holds, secured(body)))
+
+
+def context(**fields: Any) -> Callable[[Body], object]:
+    return lambda body: main(body)["securityContext"].update(fields)
+
+
+POD_RULES = {
+    "host namespaces": Rule(
+        lambda body: not any(pod_of(body).get(f"host{each}") for each in ("Network", "PID", "IPC")),
+        lambda body: pod_of(body).update(hostNetwork=True),
+    ),
+    "privileged": Rule(every(lambda found: not found.get("privileged")), context(privileged=True)),
+    "capabilities": Rule(
+        every(lambda found: found["capabilities"] == {"drop": ["ALL"]}), context(capabilities={"drop": []})
+    ),
+    "volume types": Rule(
+        lambda body: all({*each} - {"name"} <= VOLUMES for each in pod_of(body).get("volumes") or []),
+        lambda body: pod_of(body)["volumes"].append({"name": "root", "hostPath": {"path": "/"}}),
+    ),
+    "host ports": Rule(
+        lambda body: not any("hostPort" in port for port in main(body).get("ports") or []),
+        lambda body: main(body).update(ports=[{"containerPort": 1, "hostPort": 1}]),
+    ),
+    "seccomp": Rule(
+        every(lambda found: found["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")),
+        context(seccompProfile={"type": "Unconfined"}),
+    ),
+    "privilege escalation": Rule(
+        every(lambda found: found.get("allowPrivilegeEscalation") is False),
+        context(allowPrivilegeEscalation=True),
+    ),
+    "not root": Rule(
+        every(lambda found: found.get("runAsNonRoot") is True and found.get("runAsUser", 0) > 0),
+        context(runAsUser=0),
+    ),
+    "no other kernel settings": Rule(
+        every(lambda found: not {"seLinuxOptions", "sysctls", "procMount", "windowsOptions"} & {*found}),
+        context(procMount="Unmasked"),
+    ),
+    "read-only root": Rule(
+        every(lambda found: found.get("readOnlyRootFilesystem") is True),
+        context(readOnlyRootFilesystem=False),
+    ),
+    "tags": Rule(
+        lambda body: (
+            ":" in main(body)["image"].rpartition("/")[2] and not main(body)["image"].endswith(":latest")
+        ),
+        lambda body: main(body).update(image="scope"),
+    ),
+    "requests and limits": Rule(
+        lambda body: all(
+            {"cpu", "memory"} <= {*main(body)["resources"][kind]} for kind in ("requests", "limits")
+        ),
+        lambda body: main(body)["resources"]["limits"].pop("memory"),
+    ),
+    "an account of its own without a token": Rule(
+        lambda body: (
+            pod_of(body).get("automountServiceAccountToken") is False
+            and pod_of(body).get("serviceAccountName", "default") != "default"
+        ),
+        lambda body: pod_of(body).update(automountServiceAccountToken=True),
+    ),
+    "labels": Rule(
+        lambda body: "app.kubernetes.io/name" in body["spec"]["template"]["metadata"]["labels"],
+        lambda body: body["spec"]["template"]["metadata"]["labels"].pop("app.kubernetes.io/name"),
+    ),
+    "probes of servers": Rule(
+        lambda body: body["kind"] == "Job" or {"livenessProbe", "readinessProbe"} <= {*main(body)},
+        lambda body: main(body).pop("livenessProbe"),
+    ),
+}
+RULES = {
+    "Role": Rule(
+        lambda body: (
+            not any(
+                {"*", "secrets", "pods/exec", "escalate", "bind", "impersonate"}
+                & {*rule["resources"], *rule["verbs"]}
+                for rule in body["rules"]
+            )
+        ),
+        lambda body: body["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}),
+    ),
+    "Service": Rule(
+        lambda body: (
+            body["spec"].get("type", "ClusterIP") == "ClusterIP" and "externalIPs" not in body["spec"]
+        ),
+        lambda body: body["spec"].update(type="NodePort"),
+    ),
+}
+
+
+def breaches(objects: list[Body]) -> list[str]:
+    found = [
+        f"{name_of(body)}: {name}"
+        for body in objects
+        if body["kind"] in ("Job", "Deployment")
+        for name, rule in POD_RULES.items()
+        if not rule.holds(body)
+    ]
+    found += [
+        name_of(body) for body in objects if body["kind"] in RULES and not RULES[body["kind"]].holds(body)
+    ]
+    # Nothing is the whole cluster's, and nothing names a namespace that everybody has.
+    wide = ("ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass", "PriorityClass")
+    return found + [
+        name_of(body)
+        for body in objects
+        if body["kind"] in wide or body["metadata"].get("namespace") in ("default", "kube-system")
+    ]
+
+
+def everything_of(folder: Path) -> list[Body]:
+    config, given = load_config(folder / "setup" / "run.yaml"), applied(folder)
+    by_hand = [
+        body
+        for part in ("prepare", "prepare/warm-start")
+        if (folder / part).is_dir()
+        for body in rendered(folder / part)
+    ]
+    return [*given, *by_hand, *planned_objects(config, packs_of(given, config.name))]
+
+
+@pytest.mark.parametrize("source", [*RUNS, *PRESETS], ids=attrgetter("stem"))
+def test_no_usual_policy_refuses_anything_of_a_run(source: Path, tmp_path: Path) -> None:
+    folder = with_components(tmp_path, source, *COMPONENTS, text=text_of(source))
+    assert breaches(everything_of(folder)) == []
+
+
+@pytest.mark.parametrize("name", [*POD_RULES, *RULES])
+def test_every_rule_sees_its_breach(name: str) -> None:
+    objects = copy.deepcopy(everything_of(QWEN))
+    kind = name if name in RULES else "Deployment"
+    body = next(each for each in objects if each["kind"] == kind)
+    (RULES | POD_RULES)[name].breach(body)
+    assert breaches(objects) == [name_of(body) if name in RULES else f"{name_of(body)}: {name}"]
+
+
+def test_a_queue_is_called_as_kueue_and_labels_take_it() -> None:
+    """LocalQueueName of Kueue's CRDs, v1beta1 and v1beta2, is a DNS subdomain; a label's value has 63 characters."""
+    for name in ("research", "team-a.research", "q" * 63):
+        assert ClusterConfig(queue=name).queue == name
+    for name in ("Research", "team_a", "-a", "a.", "q" * 64):
+        with pytest.raises(ValidationError):
+            ClusterConfig(queue=name)
