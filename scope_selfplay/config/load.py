@@ -13,41 +13,12 @@ from scope_selfplay.base.errors import ConfigError, nearest
 from scope_selfplay.base.yaml import RepeatedKeyError, YamlError, parse_yaml
 from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.cluster import image_name
-from scope_selfplay.config.judge import JudgeRole
-from scope_selfplay.config.run import LINEAR_LAYERS, RunConfig
+from scope_selfplay.config.run import RunConfig
 
 _SHOWN_MISTAKES = 8
 _LONGEST_SHOWN = 200
 _LONGEST = 1_000_000
 """Characters of a file of settings."""
-MOVED: Mapping[str, str] = {
-    "judge.gate_call": "judge.calls.gates",
-    "judge.rubric_call": "judge.calls.rubric",
-    "judge.grade_call": "judge.calls.grade",
-    "judge.compare_call": "judge.calls.compare",
-    "judge.patience.outage": "judge.patience",
-    "judge.patience.retries": "judge.retries",
-    "cluster.train_solver.deadline": "cluster.deadline",
-    "model.lora.rank": "model.lora_rank",
-    "cluster.node_selector": "cluster.pod.spec.nodeSelector",
-    "cluster.priority_class": "cluster.pod.spec.priorityClassName",
-    "cluster.labels": "cluster.pod.metadata.labels",
-    "cluster.storage_class": "cluster.claim.storageClassName",
-    "cluster.storage": "cluster.claim.resources.requests.storage",
-    **{
-        f"search.engine.{name}": f"search.engine.fields.{name}"
-        for name in ("text", "title", "document", "vector")
-    },
-}
-"""Settings under the names that earlier releases gave them: what they are called today."""
-
-_STAGES = ("train_challenger", "make_tasks", "train_solver", "compare", "evaluate")
-_SERVERS = ("judge", "solver", "challenger")
-_PODS = tuple(f"cluster.{part}" for part in (*_STAGES, *_SERVERS, "prepare.index_job", "prepare.warm_start"))
-_SERVED = (
-    *("partners.challenger", "partners.solver", "judge.endpoint", "judge.evaluate"),
-    *(f"judge.endpoints.{role}" for role in JudgeRole),
-)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -56,68 +27,6 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-_KEPT = {"keep_checkpoints": 2, "mask_truncated": False}
-_FIXED: Mapping[str, Any] = {
-    "challenger": {**_KEPT, "difficulty_weight": 1.0},
-    "solver": {**_KEPT, "rubric_weight": 1.0, "search_saturation": 3, "reward": {"gamma": 0.9}},
-    "tasks": {"max_missing": 0.5},
-    "corpus": {"embedded_held_out": 160},
-    "model": {"lora": {"alpha": 32.0}},
-    "partners": {"call": 900.0, "outage": 600.0},
-    "tools": {"mcp": {"concurrency": 8}},
-    "judge": {"patience": {"failures": 8}, "canaries": {"least": 0.7, "enough": 10}},
-    "compare": {"margin": 0.0, "resamples": 2000},
-    "cluster": {"retries": 3, "expiry": 43_200, "keep": 86_400},
-    **{pod: {"grace": 120, "startup": 1800, "canary": 60} for pod in (*_PODS, "cluster.retriever")},
-}
-_ADVICE: Mapping[str, tuple[Any, str]] = {
-    "search.engine.folder": (None, "serve an index folder with `scope serve-retriever` and set search.url"),
-    "cluster.gang": (None, "set the label kueue.x-k8s.io/queue-name in cluster.pod"),
-    "cluster.images.server": ("", "vLLM has the image of trainer; set another one in a server's pod"),
-    "cluster.images.retriever": ("", "it has the image of worker; set another one in cluster.retriever.pod"),
-    "cluster.pull_secret": (None, "set cluster.pod: {spec: {imagePullSecrets: [{name: ...}]}}"),
-    "cluster.tolerations": ([], "set cluster.pod: {spec: {tolerations: [{key: ..., operator: Exists}]}}"),
-    "cluster.volumes": ([], "add volumes called extra-... and main's volumeMounts to cluster.pod"),
-    "cluster.user": (10_001, "set cluster.pod: {spec: {securityContext: {runAsUser: ..., fsGroup: ...}}}"),
-    "cluster.access_mode": ("ReadWriteMany", "set cluster.claim: {accessModes: [ReadWriteOnce]}"),
-    "judge.patience.call": (600.0, "judge.patience is the time of a completion, too"),
-    "judge.patience.silence": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
-    "judge.patience.canary": (30.0, "it is a twentieth of judge.patience, and 30 seconds at most"),
-    "judge.patience.stage": (None, "leave it out: a stage takes as long as it takes"),
-    "judge.allowed_hosts": (None, "what the config names is called, and nothing else"),
-    "judge.prompts": ("wikipedia", "extend another pack: one without judge prompts takes wikipedia's"),
-    "solver.length_factor": (True, "set solver.length_floor: 1"),
-    "solver.reward.anchor_score": (None, "an anchor has margin 0, or with score: own its mean"),
-    "solver.reward.rounds": (None, "Swiss rounds are log2 of the number of answers, rounded up"),
-    "tools.mcp.name": ("", "messages name the program or host"),
-    "tools.mcp.per_second": (None, "limit the rate at the server"),
-    "model.lora.target_modules": (list(LINEAR_LAYERS), "every linear layer gets an adapter"),
-    "model.device": ("auto", "hide the GPU with CUDA_VISIBLE_DEVICES="),
-    "corpus.reader": (None, "set corpus_reader in a prompt pack that extends yours (prompts/README.md)"),
-    "corpus.embedded_articles": (640, "set corpus.sample"),
-    "compare.patience": (None, "set compare.stop to the number"),
-    "tracking.log_completions": (
-        False,
-        "rollouts.jsonl and grades.jsonl of a training hold its texts and scores",
-    ),
-    **{f"{pod}.deadline": (172_800, "set cluster.deadline") for pod in (*_PODS, "cluster.retriever")},
-    **{
-        f"{role}.{name}": (None, "ratios are clipped as in the paper of solver.loss")
-        for role in ("challenger", "solver")
-        for name in ("clip_low", "clip_high")
-    },
-    **{f"{server}.replicas": ([], "list all servers in base_url") for server in _SERVED},
-    **{f"{server}.priority": (False, "later turns are sent first to every server") for server in _SERVED},
-    **{f"{server}.revision": ("", "judge.endpoint.weights tells weights apart") for server in _SERVED},
-}
-GONE: Mapping[str, tuple[Any, str]] = {
-    **{name: (value, f"it is {value}") for name, value in _flat(_FIXED)},
-    **_ADVICE,
-}
-"""Settings that only earlier releases have: what they held where nobody had set them, which counts for nothing, and
-what to do instead of anything else."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +76,7 @@ def with_cluster(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any
         raise ConfigError(
             f"{CLUSTER_FILE}: found {others[0]}; it holds `cluster` alone, a run's settings go into run.yaml"
         )
-    merged = _merged(_as_today(cluster, CLUSTER_FILE), data)
+    merged = _merged(cluster, data)
     found = dict(_flat(merged))
     for name, image in _flat(cluster):
         if name in _IMAGES and image_name(str(image)) == image_name(str(found.get(name))):
@@ -182,68 +91,15 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
 
 def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
     """The checked config of `data` after `changes`."""
-    data = _as_today(data, where)
     for change in changes:
         value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
         for part in reversed(change.key):
             value = {part: value}
-        data = _merged(data, _as_today(value, change.option))
+        data = _merged(data, value)
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
-
-
-def _as_today(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The settings under today's names, without those that are gone. Raises ConfigError for one that was set."""
-    moved: dict[str, Any] = {}
-    kept = _kept(settings, "", moved, where)
-    for name, value in moved.items():
-        *sections, last = name.split(".")
-        section = kept
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[last] = value
-    return kept
-
-
-def _kept(settings: Mapping[str, Any], prefix: str, moved: dict[str, Any], where: str) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if name in MOVED:
-            moved[MOVED[name]] = value
-        elif name in GONE:
-            unset, advice = GONE[name]
-            if value != unset:
-                raise ConfigError(f"{where}: {name} is no setting any more; {advice}")
-        elif isinstance(value, Mapping):
-            if name in _PODS and value.keys() & {"cpu", "memory"}:
-                value = _with_amounts_in_its_patch(value)
-            inner = _kept(value, f"{name}.", moved, where)
-            if inner or not value:
-                kept[key] = inner
-        elif isinstance(value, list):
-            kept[key] = [
-                _kept(each, f"{name}.", moved, where) if isinstance(each, Mapping) else each for each in value
-            ]
-        else:
-            kept[key] = value
-    return kept
-
-
-def _with_amounts_in_its_patch(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Earlier releases gave a pod its CPU cores and memory beside its patch."""
-    amounts = {key: pod[key] for key in ("cpu", "memory") if key in pod}
-    patch = pod.get("pod") or {}
-    spec = patch.get("spec") or {}
-    containers = [dict(each) for each in spec.get("containers") or ()]
-    main = next((each for each in containers if each.get("name") == "main"), None)
-    if main is None:
-        containers.append(main := {"name": "main"})
-    main["resources"] = {"requests": amounts, "limits": amounts, **(main.get("resources") or {})}
-    others = {key: value for key, value in pod.items() if key not in amounts}
-    return {**others, "pod": {**patch, "spec": {**spec, "containers": containers}}}
 
 
 def _all_mistakes(errors: Sequence[ErrorDetails], changes: Sequence[_Change], where: str) -> str:

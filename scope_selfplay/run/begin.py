@@ -115,7 +115,6 @@ def open_run(
                 "another --name"
             )
         before = load_config(folder.config)
-        _check_version(folder)
         _check_same(folder, before, config, pack)
         check_context(base, config)
         # How far the run goes and where it runs may have changed.
@@ -132,18 +131,6 @@ def open_run(
         _begin(folder, config, pack, documents)
         take_exam(root, folder)
     return Run(config, folder, pack, progress, attempt)
-
-
-def _check_version(folder: RunFolder) -> None:
-    """Raises RunMismatchError where the run's settings have names of an earlier version: what it made has hashes of
-    these, and cannot be told from what other settings made.
-    """
-    judge = yaml.safe_load(folder.config.read_bytes()).get("judge") or {}
-    if older := [name for name in judge if name not in JudgeConfig.model_fields]:
-        raise RunMismatchError(
-            f"{folder.config}: was begun by an earlier version of scope (judge.{older[0]} has another name now); its "
-            "results are read as before; use another --name for a new run, or go on with that version"
-        )
 
 
 def check_inputs(config: RunConfig, root: Path, packs: Path | None = None) -> Pack:

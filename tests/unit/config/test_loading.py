@@ -3,10 +3,9 @@ numbers of their papers: SCOPE (Table 9, appendices E and G), Reasoning Arena (a
 ArenaRL (sections 4.2 and 6, appendix A); their judges have room for what they are shown."""
 
 import json
-import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.yaml import YamlError, parse_yaml
 from scope_selfplay.config.base import OpenConfig, ToolConfig
 from scope_selfplay.config.judge import JudgeRole
-from scope_selfplay.config.load import GONE, MOVED, field_names, load_config, parse_config
+from scope_selfplay.config.load import field_names, load_config, parse_config
 from scope_selfplay.config.rewards import GREEDILY_JUDGED, PRESETS
 from scope_selfplay.config.run import RunConfig, changed_settings
 from scope_selfplay.training.loss import loss_of
@@ -117,27 +116,6 @@ def test_overrides_come_after_the_file(tmp_path: Path) -> None:
     assert config.solver.learning_rate == 1e-3
     assert config.tasks.search_turns == {3: 1}, "a ratio is replaced as a whole"
     assert load_config(None, ['name="2024"']).name == "2024"
-
-
-def test_a_run_that_was_begun_with_an_earlier_release_computes_the_same() -> None:
-    """Its resolved config has every setting that there was."""
-    before = load_config(REPOSITORY / "tests" / "golden" / "earlier_configs" / "tiny.yaml")
-    assert changed_settings(before, load_config(REPOSITORY / "k8s" / "runs" / "tiny" / "run.yaml")) == []
-    assert before.cluster.compare.amounts(tiny=True) == {"cpu": "1", "memory": "2Gi"}
-
-
-@pytest.mark.parametrize("name", sorted(GONE.keys() - MOVED.keys()))
-def test_what_is_no_setting_any_more_is_passed_over_unless_it_was_set(name: str) -> None:
-    def given(value: object) -> dict[str, Any]:
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        return cast(dict[str, Any], value)
-
-    unset, advice = GONE[name]
-    assert parse_config(given(unset)) == RunConfig()
-    with pytest.raises(ConfigError, match=rf"^config: {re.escape(name)} is no setting any more; .+") as said:
-        parse_config(given("another"))
-    assert str(said.value).endswith(advice) and "\n" not in str(said.value)
 
 
 def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded() -> None:

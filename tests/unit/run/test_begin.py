@@ -77,8 +77,7 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(model: Path, tmp_pat
     settings = yaml.safe_load(config.read_text())
     settings["judge"]["gate_call"] = settings["judge"]["calls"].pop("gates")
     config.write_text(yaml.safe_dump(settings, sort_keys=False))
-    said = r"by an earlier version of scope \(judge.gate_call has another name"
-    refused(RunMismatchError, said, model, tmp_path)
+    refused(ConfigError, r"run\.yaml: unknown setting judge\.gate_call; did you mean", model, tmp_path)
 
 
 @pytest.mark.parametrize(
