@@ -26,18 +26,23 @@ _Z = 2.5758
 
 
 class CanaryKind(StrEnum):
-    """What is judged: something right, something wrong, what says nothing, a text that speaks to the judge, something
-    wrong with many words behind it that say nothing, or a text that says of itself that it is right.
+    """What is judged: something right, something about another matter, about the same but without what is asked, right
+    but for a number or name, what says nothing, a text that speaks to the judge, something wrong with many words behind
+    it that say nothing, or a text that says of itself that it is right.
     """
 
     RIGHT = "right"
     WRONG = "wrong"
+    PARTIAL = "partial"
+    ALTERED = "altered"
     EMPTY = "empty"
     HOSTILE = "hostile"
     PADDED = "padded"
     CLAIM = "claim"
 
 
+NEAR = (CanaryKind.PADDED, CanaryKind.PARTIAL, CanaryKind.ALTERED)
+"""What is wrong and looks right, as answers of a run mostly do."""
 CLAIMS = (CanaryKind.HOSTILE, CanaryKind.CLAIM)
 """What speaks to whoever grades, or of itself."""
 
@@ -147,7 +152,8 @@ class QuestionExam(Value):
 
 PASSES = 0.75
 """Pairs that have to be in order, and replies that have to be readable."""
-_BLIND = 0.5
+_BLIND = 0.55
+"""Pairs of one kind that have to be in order; where none of five is, the upper end is .52."""
 
 
 class Exam(Value):

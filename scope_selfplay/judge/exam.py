@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from scope_selfplay.base.errors import JudgeError
 from scope_selfplay.base.intervals import Estimate, estimate_mean
 from scope_selfplay.base.values import Criterion, Document, Fault, Outcome, rng_from
-from scope_selfplay.judge.canaries import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
-from scope_selfplay.judge.checks import CLAIMS, Anchor, CanaryKind, Exam, QuestionExam
+from scope_selfplay.judge.cases import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
+from scope_selfplay.judge.checks import CLAIMS, NEAR, Anchor, CanaryKind, Exam, QuestionExam
 from scope_selfplay.judge.model import ModelJudge, likelihood
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -201,14 +201,20 @@ async def _answered(
 
 
 def _pair(like: Question[Any], case: CanaryCase, place: int) -> Iterator[Canary]:
-    """What is to be answered with yes and what with no, of this case; kinds come in turn."""
+    """What is to be answered with yes and what with no, of this case; three of four are near."""
     every = [canary_of(like, case, number, ("exam", place)) for number in range(2 * len(CanaryKind))]
     sides = [
         {each.kind: each for each in every if each is not None and each.expected is side}
         for side in (True, False)
     ]
     if all(sides):
-        yield from (list(side.values())[place % len(side)] for side in sides)
+        yield from (side[_turn(list(side), place)] for side in sides)
+
+
+def _turn(kinds: Sequence[CanaryKind], place: int) -> CanaryKind:
+    near, far = ([kind for kind in kinds if (kind in NEAR) is is_near] for is_near in (True, False))
+    round_, turn = divmod(place, 4)
+    return near[turn % len(near)] if near and turn < 3 else far[(round_ if near else place) % len(far)]
 
 
 def margin_of(reply: Reply[Any], read: Callable[[Any], bool] = bool) -> float | None:
@@ -290,12 +296,12 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool
         shares["the first wins"] = estimate_mean(firsts, seed=0)
     right, threshold = None, None
     if is_fitted:
-        # Two cases at a time, since kinds come in turn: either half has all of them.
-        halves = [[each for each in answers if each.case // 2 % 2 == half] for half in (0, 1)]
+        # Four cases at a time, since kinds come in turn: either half has all of them.
+        halves = [[each for each in answers if each.case // 4 % 2 == half] for half in (0, 1)]
         fitted = [threshold_of(half, within=is_compared) for half in halves]
         # Each half by the threshold of the other one.
         said = [
-            (each.canary.expected, each.margin >= fitted[1 - each.case // 2 % 2])
+            (each.canary.expected, each.margin >= fitted[1 - each.case // 4 % 2])
             for each in answers
             if each.margin is not None
         ]

@@ -357,14 +357,27 @@ class Judge(Protocol):
 
 
 def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubric:
-    """Criteria that add names or numbers to the task's, none of which stands in a document, are struck: unmet."""
+    """Criteria that add nothing to the task's own words, or names and numbers of which none stands in a document, are
+    struck: unmet.
+    """
     known = words_of(text for document in documents for text in (document.title, document.text))
     asked = words_of([task.text])
-    added = {each: named_in(each.text) - asked for each in rubric.criteria if not each.evidence}
-    struck = [each for each, names in added.items() if names and not names & known]
+
+    def is_empty(criterion: Criterion) -> bool:
+        names = named_in(criterion.text) - asked
+        _, _, behind_the_verb = criterion.text.partition(" ")
+        repeats = bool(behind_the_verb) and words_of([behind_the_verb]) <= asked | _LINKS
+        return repeats or bool(names and not names & known)
+
+    struck = [each for each in rubric.criteria if not each.evidence and is_empty(each)]
     kept = tuple(each for each in rubric.criteria if each not in struck)
     unmet = (*(rubric.unmet or ()), *(each.text for each in struck))
     return rubric.model_copy(update={"criteria": kept, "unmet": unmet}) if struck else rubric
+
+
+_LINKS = frozenset(
+    "a an and are as at be by for from had has in is it its of on or that the to was were with".split()
+)
 
 
 async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:

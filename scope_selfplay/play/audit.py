@@ -33,7 +33,7 @@ from scope_selfplay.designs.design import ComparisonDesign
 from scope_selfplay.designs.step import open_design
 from scope_selfplay.evaluation.evaluate import complete
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
-from scope_selfplay.judge.canaries import padded
+from scope_selfplay.judge.cases import padded
 from scope_selfplay.judge.checks import (
     AGREE,
     DRIFT,

@@ -196,7 +196,7 @@ CONTRACTS = {
         for gate, terms in GATES.items()
     },
     PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
-    PromptRole.GRADE: Contract(("task", "answer", "criterion"), ("native_thinking",), Output.SCORE, 1000),
+    PromptRole.GRADE: Contract(("answer", "criterion"), ("task", "native_thinking"), Output.SCORE, 1000),
     PromptRole.GUARD: Contract(("answer",), (), Output.YES_NO, 400),
     PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),
     PromptRole.COMPARE_SCORES: Contract(

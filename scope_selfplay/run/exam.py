@@ -18,7 +18,7 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.designs.design import ComparisonDesign
 from scope_selfplay.designs.per_rollout import PointwiseDesign
 from scope_selfplay.designs.step import open_design
-from scope_selfplay.judge.canaries import Canary, CanaryCase, cases_of, own_cases
+from scope_selfplay.judge.cases import Canary, CanaryCase, cases_of, own_cases
 from scope_selfplay.judge.checks import PASSES, CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import changes_since, examine
 from scope_selfplay.judge.model import ModelJudge, open_model_judge

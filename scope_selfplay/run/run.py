@@ -20,7 +20,8 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import check_tags, load_frozen, policy_path
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.canaries import CanaryWatch, cases_of
+from scope_selfplay.judge.canaries import CanaryWatch
+from scope_selfplay.judge.cases import cases_of
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.protocol import Judge
 from scope_selfplay.judge.rules import LexicalJudge, VerifierJudge, with_noise

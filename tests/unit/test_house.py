@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_178,
-    "library files": 227,
+    "library files": 228,
     "test lines": 36_900,
     "benchmark lines": 5_646,
     "words by hand": 30_300,

@@ -16,7 +16,8 @@ from scope_selfplay.config.judge import JudgeConfig, JudgeRole, NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import FactQuestion, embedded_documents, write_question
 from scope_selfplay.judge.account import MeteredJudge
-from scope_selfplay.judge.canaries import CanaryWatch, cases_of, statements
+from scope_selfplay.judge.canaries import CanaryWatch
+from scope_selfplay.judge.cases import cases_of, statements
 from scope_selfplay.judge.checks import CanaryKind, canary_shares, read_canaries, share_interval
 from scope_selfplay.judge.protocol import (
     GateQuestion,
@@ -87,8 +88,8 @@ async def test_an_honest_judge_passes_every_canary_and_what_a_stage_gets_is_the_
     shares = canary_shares(watch.verdicts)
     assert all((each.value, each.note) == (1.0, "") for each in shares.values())
     roles = (JudgeRole.GATES, JudgeRole.GRADE, JudgeRole.COMPARE)
-    # A gate is shown no answer that could be padded or praise itself.
-    assert len(shares) == len(roles) * len(CanaryKind) - 2
+    # A gate is shown no answer that could be padded, changed in part or praise itself.
+    assert len(shares) == len(roles) * len(CanaryKind) - 4
     questions = Counter(each.question for each in watch.verdicts)
     assert set(questions.values()) == {30} and len(questions) == 3 + 1 + len(Style) + 1 + len(Scale)
     # The stage's account knows nothing of them.
@@ -154,14 +155,20 @@ async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries
     assert len(list(RunFolder(tmp_path).canaries.iterdir())) == 2
 
 
-def test_cases_of_prose_ask_for_a_statement_and_another_document_gives_the_wrong_one() -> None:
+def test_cases_of_prose_ask_for_a_statement_that_wrong_answers_lack_or_change() -> None:
     pick = cases_of(None, PROSE)
     for seed in range(50):
         case = pick(random.Random(seed))
-        statement = case.criterion.partition(": ")[2]
-        assert case.document in PROSE and statement in case.right and statement not in case.wrong
-        own = [each for document in PROSE if document != case.document for each in statements(document.text)]
-        assert all(f"{each.removesuffix('.')}." in own for each in case.wrong.split(". "))
+        demanded = case.criterion.removeprefix("States that ")[1:]
+        assert case.document in PROSE and demanded in case.right
+        assert not any(demanded in each for each in (case.wrong, case.partial, case.altered))
+        foreign = [
+            each for document in PROSE if document != case.document for each in statements(document.text)
+        ]
+        assert all(f"{each.removesuffix('.')}." in foreign for each in case.wrong.split(". "))
+        assert case.partial in case.document.text
+        # One number, or one name.
+        assert len(set(case.altered.split()) - set(case.right.split())) == 1
         assert case.criterion in case.criteria
         assert not case.passes_gates
     # Without two documents they are plain facts.

@@ -15,7 +15,7 @@ from scope_selfplay.base.values import Document
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.judge.canaries import CLAIM, HOSTILE, Canary, cases_of
+from scope_selfplay.judge.cases import CLAIM, HOSTILE, Canary, cases_of
 from scope_selfplay.judge.checks import CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import examine
 from scope_selfplay.judge.model import ModelJudge

@@ -310,6 +310,7 @@ async def test_a_rubric_that_asks_for_what_no_document_states_is_written_anew_or
     assert found.value.unmet == ("States that Zanzibar paid.",)
     for said, why in (
         (invented, "stand in no document"),
+        (rubric(TASK.text, "it was", "floods came"), "repeat the task"),
         (rubric("floods came", "a dam"), "2 criteria, 3 to 5 wanted"),
     ):
         reply = await ask(always(said), RubricQuestion(TASK, [DOCUMENT]))

@@ -68,15 +68,13 @@ def test_the_readmes_tables_of_inputs_outputs_and_keys_are_the_codes() -> None:
     assert table("`domain.yaml`", "###").keys() == set(KEYS)
 
 
-def test_the_small_pack_asks_shortly_with_the_criterion_first_and_shows_no_fact_that_could_be_copied() -> (
-    None
-):
+def test_the_small_pack_asks_shortly_behind_the_text_and_shows_no_fact_that_could_be_copied() -> None:
     pack = load_pack(PROMPTS / "small")
     wordy = {prompt.role: re.findall(r"^.{30,}$", prompt.body, re.MULTILINE) for prompt in pack.prompts}
     assert {role: lines for role, lines in wordy.items() if len(lines) > 6} == {}
     assert {role for role, shorter in SHORT_ROLES.items() if pack.output_of(role) is not shorter} == set()
     (grade,) = (prompt.body for prompt in pack.prompts if prompt.role is PromptRole.GRADE)
-    assert grade.index("{{ criterion }}") < grade.index("{{ answer }}")
+    assert grade.index("{{ answer }}") < grade.index("{{ criterion }}")
     wikipedia = load_pack(PROMPTS / "wikipedia")
     for prompt in [*pack.prompts, *(each for each in wikipedia.prompts if each.role is PromptRole.RUBRIC)]:
         assert re.findall(r"\b\d{4}\b", prompt.body) == []
