@@ -21,6 +21,7 @@ TIMEOUT = 10.0
 """Seconds for one request."""
 TRIES = 6
 _LONGEST_PAUSE = 15.0
+_LOG_BYTES = 16_000_000
 VERB_OF_METHOD = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -53,6 +54,7 @@ VERBS: Mapping[tuple[str, str], frozenset[str]] = {
     ("", "configmaps"): frozenset({"get", "create", "patch"}),
     ("", "events"): frozenset({"create"}),
     ("", "pods"): frozenset({"list"}),
+    ("", "pods/log"): frozenset({"get"}),
     ("", "services"): frozenset({"list", "create", "patch", "delete"}),
     ("apps", "deployments"): frozenset({"list", "create", "patch", "delete"}),
     ("batch", "jobs"): frozenset({"get", "list", "watch", "create", "patch", "delete"}),
@@ -82,14 +84,14 @@ class Transport(Protocol):
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> ApiReply:
-        """One request, `timeout` seconds in all; PATCH is server-side apply for a `fieldManager`, else a merge.
+        """One request, `timeout` seconds in all; PATCH with `force` is server-side apply, else a merge.
 
         Raises NoReply; every status comes back as a ApiReply.
         """
         ...
 
-    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        """Changes until the server ends the stream, for `timeout` seconds at most. Raises NoReply."""
+    def lines(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
+        """A log, or a watch: lines until the server ends the stream, for `timeout` seconds at most. Raises NoReply."""
         ...
 
 
@@ -171,11 +173,20 @@ class ClusterClient:
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         self._ask("DELETE", kind, name, body=options, expected=(404, 409))
 
-    def changes(self, kind: ObjectKind, selector: str, seconds: float) -> Iterator[Body]:
-        """A watch, for as long as it lasts. Raises NoReply."""
+    def changes(self, kind: ObjectKind, selector: str, seconds: float) -> Iterator[bytes]:
+        """A watch, for as long as it lasts, in JSON lines. Raises NoReply."""
         self.verbs_used.add((kind.group, kind.resource, "watch"))
         query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(int(seconds))}
-        return self._transport.watch(kind.path(self.namespace), query=query, timeout=seconds + TIMEOUT)
+        return self._transport.lines(kind.path(self.namespace), query=query, timeout=seconds + TIMEOUT)
+
+    def log(self, pod: str, since: str, *, previous: bool) -> Iterator[bytes]:
+        """What a pod's container, or the one before it, said since a time, or a part of a second before; the time is in
+        front of each line. Raises NoReply."""
+        self.verbs_used.add(("", "pods/log", "get"))
+        query = {"container": "main", "timestamps": "true", "limitBytes": str(_LOG_BYTES)}
+        query |= ({"sinceTime": since} if since else {}) | ({"previous": "true"} if previous else {})
+        path = f"{ObjectKind.POD.path(self.namespace, pod)}/log"
+        return self._transport.lines(path, query=query, timeout=TIMEOUT)
 
     def _written(
         self, method: str, kind: ObjectKind, body: Body, query: Mapping[str, str], conflicts: Collection[int]

@@ -38,7 +38,7 @@ def follow(run: str, root: Path, namespace: str | None) -> "FollowedHere | Follo
     """A run of this machine, or else of the cluster."""
     folder = RunFolder(root / run)
     here = namespace is None and (folder.driver / STATUS).exists()
-    return FollowedHere(folder) if here else FollowedThere(Kubectl(namespace), run)
+    return FollowedHere(folder) if here else FollowedThere(Kubectl(namespace), folder)
 
 
 class FollowedHere:
@@ -73,16 +73,16 @@ class FollowedHere:
         if not files:
             raise ConfigError(f"{self._folder.driver}: no log has {part!r} in its name")
         files.sort(key=lambda file: file.stat().st_mtime)
-        tails = {file.name: file.read_text(errors="replace").splitlines()[-lines:] for file in files}
-        return "\n".join("\n".join((f"== {name}", *tail)) for name, tail in tails.items())
+        return "\n".join(f"== {file.name}\n{_tail(file, lines)}".rstrip() for file in files)
 
     def _is_driven(self) -> bool:
         return is_locked(self._folder.driver / LOCK)
 
 
 class FollowedThere:
-    def __init__(self, cluster: Kubectl, run: str) -> None:
-        self._cluster, self._run, self._selector = cluster, run, f"{RUN}={run}"
+    def __init__(self, cluster: Kubectl, folder: RunFolder) -> None:
+        self._cluster, self._folder, self._run = cluster, folder, folder.path.name
+        self._selector = f"{RUN}={self._run}"
 
     def status(self) -> dict[str, Any]:
         cluster = self._cluster
@@ -106,11 +106,27 @@ class FollowedThere:
         return f"{gone}; apply its folder to go on"
 
     def logs(self, part: str, lines: int) -> str:
-        pods = [str(pod["metadata"]["name"]) for pod in self._cluster.objects("pods", self._selector)]
-        chosen = sorted(name for name in pods if part in name)
+        kept, pods = {file.stem: file for file in self._folder.logs.glob("*.log")}, set[str]()
+        try:
+            found = self._cluster.objects("pods", self._selector)
+            pods = {str(pod["metadata"]["name"]) for pod in found}
+        except (ConfigError, OutsideError):
+            # What was fetched can be read without a cluster.
+            if not kept:
+                raise
+        chosen = sorted(name for name in {*pods, *kept} if part in name)
         if not chosen:
-            raise ConfigError(f"{self._run}: no pod has {part!r} in its name")
-        return "\n".join(f"== {name}\n{self._cluster.log(name, lines)}".rstrip() for name in chosen)
+            advice = f"`scope k8s fetch {self._run}` brings what pods that are gone said"
+            raise ConfigError(f"{self._run}: no pod has {part!r} in its name; {advice}")
+        said = {
+            name: self._cluster.log(name, lines) if name in pods else _tail(kept[name], lines)
+            for name in chosen
+        }
+        return "\n".join(f"== {name}\n{tail}".rstrip() for name, tail in said.items())
+
+
+def _tail(file: Path, lines: int) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _part(body: Body) -> dict[str, Any]:

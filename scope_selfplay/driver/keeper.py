@@ -19,7 +19,7 @@ from pathlib import Path
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LARGEST = 16_000_000
+LARGEST = 16_000_000
 """Bytes of a log, which is looked at every so many seconds."""
 _LOOK = 5.0
 
@@ -42,7 +42,7 @@ def keep(driver: int, grace: float, log: Path, command: list[str]) -> int:
             os.kill(child, signal.SIGTERM)
         if asked == signal.SIGINT or time.monotonic() >= end:
             os.kill(child, signal.SIGKILL)
-        _rotate(log)
+        rotate(log)
         code = _reaped(child)
     while left := _descendants():
         for each in left:
@@ -70,10 +70,10 @@ def _become(libc: ctypes.CDLL, log: Path, command: list[str]) -> int:
     os._exit(127)
 
 
-def _rotate(log: Path) -> None:
+def rotate(log: Path) -> None:
     """The program goes on writing where it writes. A disk that is full stops nothing."""
     with suppress(OSError):
-        if log.stat().st_size > _LARGEST:
+        if log.stat().st_size > LARGEST:
             shutil.copyfile(log, f"{log}.1")
             os.truncate(log, 0)
 

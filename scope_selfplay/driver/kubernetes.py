@@ -10,9 +10,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,6 +48,7 @@ from scope_selfplay.driver.api import (
     QuotaError,
     Transport,
 )
+from scope_selfplay.driver.keeper import rotate
 from scope_selfplay.driver.loop import Clock, Controller, Hand, drive
 from scope_selfplay.driver.metrics import serve_run_metrics
 from scope_selfplay.driver.observed import ObservedCluster, observe, other_controllers, owner_of
@@ -67,6 +69,8 @@ RESYNC = 15.0
 SHORTEST = 2.0
 """Seconds between two rounds however much happens."""
 _WATCH = 290.0
+_LOOK_AT_LOGS = 20.0
+_LONGEST_LINE = 100_000
 
 
 def control(
@@ -111,6 +115,9 @@ def control(
     # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
     watching = (connect(namespace), f"{RUN}={config.name}", wake, stop, stop.wait)
     threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
+    cluster = ClusterClient(connect(namespace), rng=Random(), sleep=stop.wait)
+    kept = (cluster, folder, lambda: hand.leadership.holds, stop.wait)
+    threading.Thread(target=keep_logs, args=kept, daemon=True).start()
     try:
         return drive(controller, pause, stop.is_set, say)
     finally:
@@ -134,6 +141,45 @@ def watch_jobs(
                 wake.set()
         # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
         pause(rng.uniform(5, 15))
+
+
+def keep_logs(
+    cluster: ClusterClient, run: RunFolder, leads: Callable[[], bool], wait: Callable[[float], bool]
+) -> None:
+    """Until `wait` says that it is over, what each pod of a run says goes to its folder, because pods and Jobs go. What
+    fails is tried again at the next look."""
+    restarts: dict[str, int] = {}
+    ended: set[str] = set()
+    while not wait(_LOOK_AT_LOGS):
+        pods: Sequence[Body] = ()
+        with suppress(OutsideError, UserError):
+            pods = cluster.list(ObjectKind.POD, f"{RUN}={run.path.name}") if leads() else ()
+        for name, status in ((pod["metadata"]["name"], pod.get("status") or {}) for pod in pods):
+            if name in ended:
+                continue
+            count = sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or [])
+            # What a container said last is what explains that there is another one.
+            for previous in (True, False) if count > restarts.get(name, 0) else (False,):
+                with suppress(NoReply, OSError):
+                    _keep_log(run.logs / f"{name}.log", partial(cluster.log, name, previous=previous))
+                    ended |= {name} if status.get("phase") in ("Succeeded", "Failed") else set()
+            restarts[name] = count
+
+
+def _keep_log(file: Path, said_since: Callable[[str], Iterable[bytes]]) -> None:
+    """Append what comes after the last line, which begins with its time."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    last = b""
+    for older in (file, file.with_name(f"{file.name}.1")):
+        if not last and older.exists():
+            with older.open("rb") as content:
+                content.seek(max(0, content.seek(0, os.SEEK_END) - _LONGEST_LINE))
+                last = content.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+    lines = list(said_since(last.partition(b" ")[0].decode(errors="replace")))
+    fresh = lines[lines.index(last) + 1 :] if last in lines else lines
+    with file.open("ab") as content:
+        content.writelines(line + b"\n" for line in fresh)
+    rotate(file)
 
 
 class KubernetesHand(Hand):

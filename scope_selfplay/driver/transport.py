@@ -34,23 +34,22 @@ class KubernetesTransport:
             raise NoReply(_in_a_line(error)) from error
         return ApiReply(status, {name.lower(): value for name, value in headers.items()}, _parsed(data))
 
-    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
+    def lines(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
         try:
             raw = self._open("GET", path, query=query, body=None, timeout=timeout).response
             if raw.status != 200:
-                raise NoReply(f"watch {path}: {raw.status}")
+                raise NoReply(f"GET {path}: {raw.status}")
             rest = b""
             for piece in raw.stream(65536):
                 *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    yield _parsed(line)
+                yield from lines
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise NoReply(_in_a_line(error)) from error
 
     def _open(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Any:
-        patch = "apply-patch+yaml" if "fieldManager" in query else "merge-patch+json"
+        patch = "apply-patch+yaml" if "force" in query else "merge-patch+json"
         content_type = f"application/{patch if method == 'PATCH' else 'json'}"
         sent = self._client.param_serialize(
             method=method,

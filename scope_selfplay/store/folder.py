@@ -125,6 +125,8 @@ class RunFolder:
         self.caches = path / "cache"
         # Status, logs and lock of the process that drives the run on one machine.
         self.driver = path / "driver"
+        # What the pods of a run on a cluster said.
+        self.logs = path / "log"
         self.summary = path / "summary.json"
         self.log = path / "run.log"
 

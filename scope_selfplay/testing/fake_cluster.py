@@ -75,6 +75,8 @@ class FakeCluster:
         """How many calls met a fault."""
         self.faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
         self.quota = dict(quota or {})
+        self.said: dict[str, list[bytes]] = {}
+        """By a pod's name what its container says, each line with its time."""
         self.created: dict[tuple[ObjectKind, str], int] = {}
         """How often an object was created."""
         self.on_advance: list[Callable[[float], None]] = []
@@ -121,13 +123,21 @@ class FakeCluster:
                 raise Killed
         return reply
 
-    def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        """The objects of a kind, with which a watch begins; it ends there."""
+    def lines(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
+        """What a pod said since the second of `sinceTime`, nothing of containers that were before; or a watch: the
+        objects of a kind, with which it begins and ends here."""
+        if path.endswith("/log"):
+            since, said = query.get("sinceTime", "")[:19].encode(), self.said.get(path.split("/")[-2])
+            if said is None or "previous" in query:
+                raise NoReply(f"GET {path}: 400")
+            yield from (line for line in said if line[:19] >= since)
+            return
         kind, _ = self._locate(path)
         self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
         if "watch" not in self._verbs[kind.group, kind.resource]:
-            raise NoReply(f"watch {path}: 403")
-        yield from ({"type": "ADDED", "object": _copy(body)} for body in self.objects(kind).values())
+            raise NoReply(f"GET {path}: 403")
+        for body in self.objects(kind).values():
+            yield json.dumps({"type": "ADDED", "object": body}).encode()
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""
@@ -200,7 +210,7 @@ class FakeCluster:
                     parts = {key: value for key, value in body.items() if key != "metadata"}
                     return ApiReply(200, {}, _copy(self._change(kind, found, parts)))
                 case "PATCH":
-                    if "fieldManager" not in query:
+                    if "force" not in query:
                         self._found(kind, name)
                     return ApiReply(200, {}, _copy(self._apply(kind, body)))
             raise Refusal(405, f"{method} is not known")

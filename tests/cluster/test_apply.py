@@ -24,6 +24,7 @@ from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import planned_objects
 from scope_selfplay.config.load import load_config
 from scope_selfplay.driver.follow import FollowedThere
+from scope_selfplay.store.folder import RunFolder
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.simulated_node import SimulatedNode
 from tests.commands import ran
@@ -85,9 +86,9 @@ def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> No
     assert [each for each in problems if not any(word in each.what for word in small)] == []
 
 
-def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
+def test_status_and_doctor_speak_about_a_real_cluster(namespace: str, tmp_path: Path) -> None:
     kubectl("apply", "--kustomize", str(TINY), "--namespace", namespace)
-    followed = FollowedThere(Kubectl(namespace), TINY.name)
+    followed = FollowedThere(Kubectl(namespace), RunFolder(tmp_path / TINY.name))
     found = followed.status()
     assert [plain(each["name"]) for each in found["parts"]] == ["tiny-controller"]
     json.dumps(found)
@@ -95,6 +96,10 @@ def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
     needed = ("cluster", "rights to run", "rights to set up")
     assert {findings[name] for name in needed} == {State.OK}
     assert "deleted Job tiny-controller" in followed.stop()
+    log = tmp_path / TINY.name / "log" / "tiny-judge-1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\n")
+    assert followed.logs("judge", 1) == "== tiny-judge-1\ntwo"
     with pytest.raises(ConfigError, match="no run of this name"):
         followed.status()
 

@@ -3,6 +3,7 @@
 Pods do not really run: `SimulatedNode` takes them, and publishes the manifests that their stages would.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from scope_selfplay.cluster.pods import COMPONENT, Component
 from scope_selfplay.config.cluster import ImagesConfig
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import kubernetes as expiry
-from scope_selfplay.driver.api import VERBS, ApiReply, ObjectKind, Transport
+from scope_selfplay.driver.api import VERBS, ApiReply, NoReply, ObjectKind, Transport
 from scope_selfplay.driver.kubernetes import KubernetesHand
 from scope_selfplay.driver.loop import Clock, Controller
 from scope_selfplay.driver.parts import Inputs, RunEnd
@@ -65,8 +66,8 @@ class Dying(Transport):
             raise Killed
         return reply
 
-    def watch(self, path: str, **rest: Any) -> Any:
-        return self.inner.watch(path, **rest)
+    def lines(self, path: str, **rest: Any) -> Any:
+        return self.inner.lines(path, **rest)
 
 
 class Site:
@@ -164,7 +165,9 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     run = site()
     controller = run.controller()
     changes = controller.hand.cluster.changes(ObjectKind.JOB, "scope/run=r1", 5)
-    assert next(iter(changes))["object"]["metadata"]["name"] == "r1-controller"
+    assert json.loads(next(changes))["object"]["metadata"]["name"] == "r1-controller"
+    with pytest.raises(NoReply, match="404"):
+        next(controller.hand.cluster.log("nobody", "", previous=False))
     # A Job of a stage that is not this one's turn: what an older controller may leave behind.
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "r1-controller", "uid": run.uid}
     labels = {"scope/run": "r1", "scope/iteration": "03", "scope/stage": "compare", "scope/attempt": "9"}

@@ -119,7 +119,9 @@ def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, m
         if isinstance(pods, Path):
             kubectl("apply", "--kustomize", str(pods), "--namespace", namespace)
         else:
-            kubectl("delete", "pod", "--selector", pods, "--namespace", namespace, "--wait=false")
+            # The notice that a spot node gives.
+            now = ("--grace-period=30", "--wait=false")
+            kubectl("delete", "pod", "--selector", pods, "--namespace", namespace, *now)
     when(lambda: condition(namespace), minutes=minutes, namespace=namespace)
     assert condition(namespace) == "Complete"
     return run
@@ -168,12 +170,17 @@ def held_out(run: RunFolder, iteration: int) -> dict[str, tuple[float, float]]:
 def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     pods_image: Image, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    """A trainer's pod is deleted; later the whole run gets another image."""
+    """Trainers' nodes are drained; in between the whole run gets another image."""
     newer = written(tmp_path / "newer", renamed(pods_image), SHORT)
-    kills = [CHALLENGER, (Stage.TASKS, newer)]
+    kills = [CHALLENGER, (Stage.TASKS, newer), SOLVER]
     run = play(written(tmp_path, pods_image, SHORT), namespace, volume, kills, minutes=20)
-    assert pods_made(namespace, "tiny-i01-train-challenger-a") >= 2
+    for drained in ("tiny-i01-train-challenger-a", "tiny-i01-train-solver-a"):
+        assert pods_made(namespace, drained) >= 2
     assert pods_made(namespace, "tiny-i01-make-tasks-a") == 1 and pods_made(namespace, "tiny-controller") == 2
+    said = {file.stem: file.read_text() for file in run.logs.glob("*.log")}
+    for part in ("judge", "retriever", "controller", "i01-train-challenger-a1", "i01-compare-a1"):
+        assert any(pod.startswith(f"tiny-{part}-") and text for pod, text in said.items()), (part, [*said])
+    assert all(len(set(text.splitlines())) == len(text.splitlines()) for text in said.values())
     status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")

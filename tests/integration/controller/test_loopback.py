@@ -99,11 +99,11 @@ def test_a_refused_connection_raises_no_reply() -> None:
 
 def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server) -> None:
     server.reply = Reply(b'{"type": "ADDED"}\n{"type": "DELETED"}\n')
-    watch = _transport(server.port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=60.0)
-    assert [change["type"] for change in watch] == ["ADDED", "DELETED"]
+    watch = _transport(server.port).lines("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=60.0)
+    assert [json.loads(change)["type"] for change in watch] == ["ADDED", "DELETED"]
     server.reply = Reply(status=410)
     with pytest.raises(NoReply, match="410"):
-        list(_transport(server.port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=60.0))
+        list(_transport(server.port).lines("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=60.0))
 
 
 def test_without_a_cluster_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

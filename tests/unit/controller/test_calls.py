@@ -1,6 +1,7 @@
 """One call: what is retried and how long, what is refused and how it reads; the watch, which wakes the loop and does
 nothing else; two controllers at once, clocks that lie, and one that is gone for good, which holds nothing for ever."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -12,6 +13,7 @@ import pytest
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, UserError
 from scope_selfplay.cluster.pods import COMPONENT
+from scope_selfplay.driver import keeper
 from scope_selfplay.driver.api import (
     TRIES,
     VERBS,
@@ -24,9 +26,10 @@ from scope_selfplay.driver.api import (
     ObjectKind,
     QuotaError,
 )
-from scope_selfplay.driver.kubernetes import KEPT, JobExpiry, watch_jobs
+from scope_selfplay.driver.kubernetes import KEPT, JobExpiry, keep_logs, watch_jobs
 from scope_selfplay.driver.loop import Controller, drive
 from scope_selfplay.driver.observed import owner_of
+from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster, Killed
 from tests.unit.controller.worlds import ONE, World, config_of
 
@@ -140,7 +143,7 @@ class Watching(FakeCluster):
         super().__init__()
         self.ways, self.stop, self.opened = list(ways), stop, 0
 
-    def watch(self, path: str, **rest: Any) -> Iterator[Body]:
+    def lines(self, path: str, **rest: Any) -> Iterator[bytes]:
         self.opened += 1
         if not self.ways:
             self.stop.set()
@@ -148,7 +151,7 @@ class Watching(FakeCluster):
         for each in self.ways.pop(0):
             if isinstance(each, NoReply):
                 raise each
-            yield each
+            yield json.dumps(each).encode()
 
 
 GONE = NoReply("410 Gone")
@@ -174,6 +177,32 @@ def test_a_watch_that_fails_or_lies_is_opened_again(ways: list[list[Body | NoRep
     assert wake.is_set() is wakes
     # Never in a tight loop, however soon the server ends it.
     assert all(5 <= pause <= 15 for pause in pauses)
+
+
+def test_what_a_pod_says_is_kept_once_whoever_leads_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LARGEST", 50)
+    fake, said, file = FakeCluster(), list[bytes](), tmp_path / "r1" / "log" / "r1-judge-1.log"
+    fake.said["r1-judge-1"] = said
+    for name in ("r1-judge-1", "r1-gone-1"):
+        status = {"phase": "Running", "containerStatuses": [{"restartCount": 1}]}
+        labels = {"scope/run": "r1"}
+        fake.put(ObjectKind.POD, {"metadata": {"name": name, "labels": labels}, "status": status})
+
+    def look(*more: str, leads: bool = True) -> list[str]:
+        said.extend(f"2026-11-27T10:00:{each}".encode() for each in more)
+        over = iter([False, True])
+        keep_logs(client(fake), RunFolder(tmp_path / "r1"), lambda: leads, lambda seconds: next(over))
+        files = [each for each in (file.with_name(f"{file.name}.1"), file) if each.exists()]
+        return [line.partition("Z ")[2] for each in files for line in each.read_text().splitlines()]
+
+    assert look("01.25Z one", leads=False) == []
+    assert look() == ["one"]
+    # Of the second of the last line all comes again.
+    assert look("01.5Z two", "02Z three") == look() == ["one", "two", "three"]
+    assert file.stat().st_size == 0
+    assert look("02.1Z four") == ["one", "two", "three", "four"]
 
 
 def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -> None:

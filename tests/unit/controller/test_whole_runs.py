@@ -110,6 +110,8 @@ def test_the_verbs_used_are_those_that_the_role_grants(tmp_path: Path) -> None:
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
     list(controller.hand.cluster.changes(ObjectKind.JOB, "", 1))
+    world.cluster.said["r1-judge-1"] = []
+    list(controller.hand.cluster.log("r1-judge-1", "", previous=False))
     used = controller.hand.cluster.verbs_used | controller.hand.leadership.cluster.verbs_used
     # Server-side apply is a patch that asks for `create` too where the object is new.
     used |= {(group, resource, "create") for group, resource, verb in used if verb == "patch"}
