@@ -78,10 +78,8 @@ class CanaryCase(Value):
     altered: str = ""
     """The right answer with another number or name in what the criterion asks for."""
     passes_gates: bool = True
-    about: str = ""
-    """A task about the document that every gate must let pass."""
     elsewhere: str = ""
-    """One about another document."""
+    """A task about another document."""
     criteria: tuple[str, ...] = ()
     """Those by which whole answers are compared and scored, where there are more than the one."""
 
@@ -165,9 +163,8 @@ def _of_prose(one: Document, other: Document, rng: random.Random) -> CanaryCase 
     chosen = rng.choice(right)
     beside = [each for each in own if each not in right and _differ(each, chosen)]
     changed = _altered(chosen, one.text, other.text, rng)
-    beginnings = " ".join(map(_beginning, right))
     return CanaryCase(
-        task=_task_about(one, rng) or f"Report what the text states on this subject: {beginnings}",
+        task=_task_about(one, rng) or "Report the most important facts, names and numbers of this text.",
         criterion=_demand(chosen, one.text),
         criteria=tuple(_demand(each, one.text) for each in right),
         right=" ".join(right),
@@ -175,8 +172,7 @@ def _of_prose(one: Document, other: Document, rng: random.Random) -> CanaryCase 
         partial=" ".join(rng.sample(beside, min(len(beside), len(right)))),
         altered=" ".join(right).replace(chosen, changed) if changed else "",
         document=one,
-        passes_gates=False,
-        about=_task_about(one, rng),
+        passes_gates=bool(one.title),
         elsewhere=_task_about(other, rng),
     )
 
@@ -221,11 +217,6 @@ def statements(text: str) -> list[str]:
     found = (part.strip() for part in text.replace("\n", " ").replace("! ", ". ").split(". "))
     least, most = _WORDS
     return [f"{part.removesuffix('.')}." for part in found if least <= len(part.split()) <= most]
-
-
-def _beginning(statement: str) -> str:
-    words = statement.split()
-    return f"{' '.join(words[: len(words) // 2])} ..."
 
 
 def _differ(one: str, other: str) -> bool:
@@ -363,7 +354,7 @@ def _kinds_of(like: Question[Any], case: CanaryCase) -> list[CanaryKind]:
                 return []
             found = [CanaryKind.WRONG, CanaryKind.HOSTILE]
             found += [CanaryKind.EMPTY] if gate is not Gate.SAFETY else []
-            passes = case.passes_gates or case.about or gate is Gate.SOURCE
+            passes = case.passes_gates or gate is Gate.SOURCE
             return found + ([CanaryKind.RIGHT] if passes else [])
         case PairQuestion() | SelectQuestion() | ScoreQuestion(scale=Scale.ANSWER | Scale.PROOF):
             return bad
@@ -374,7 +365,7 @@ def _shown_to_gate(gate: Gate, case: CanaryCase, kind: CanaryKind, turn: int) ->
     texts = [case.elsewhere, *_REFUSED[gate]] if gate is Gate.SOURCE and case.elsewhere else _REFUSED[gate]
     refused = texts[turn % len(texts)]
     return {
-        CanaryKind.RIGHT: case.about or case.task,
+        CanaryKind.RIGHT: case.task,
         CanaryKind.WRONG: refused,
         CanaryKind.EMPTY: _NO_TASK,
         CanaryKind.HOSTILE: f"{refused} {_TO_THE_GATE}",

@@ -325,7 +325,7 @@ async def _rubrics(
     """Are they readable and from the document; and does it meet them itself, unlike another one and empty words?"""
 
     async def written(place: int, case: CanaryCase) -> tuple[bool, int, int, list[tuple[str, float]]]:
-        task, document = task_of(case, case.about or case.task), case.document
+        task, document = task_of(case), case.document
         assert document is not None
         reply = await asking.ask(RubricQuestion(task, [document]))
         if (kept := reply.value) is None:
