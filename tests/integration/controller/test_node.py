@@ -289,7 +289,7 @@ def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
     def at_work(stage: str, name: str = "") -> psutil.Process:
         """A program, the stage's own without a name, when the stage has opened what it needs."""
         log = disk.place / "tiny" / "driver" / f"tiny-{stage}.log"
-        until(lambda: "judge lexical" in log.read_text())
+        until(lambda: log.exists() and "judge lexical" in log.read_text())
         return program_of(driver, name or stage)
 
     def rank_of(stage: str) -> psutil.Process:
