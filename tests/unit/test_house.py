@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_178,
     "library files": 228,
-    "test lines": 36_355,
+    "test lines": 36_360,
     "benchmark lines": 5_646,
     "words by hand": 29_672,
     "settings": 182,

@@ -44,4 +44,8 @@ def test_a_model_of_one_and_a_half_billion_may_begin(tmp_path: Path) -> None:
             {name: {"order": each["order"], "right": each["right"]} for name, each in questions.items()}
         )
     )
-    assert questions["grade"]["order"]["value"] >= 0.97
+    # One changed number or name is what a small judge overlooks.
+    shares = questions["grade"]["shares"]
+    bars = {"wrong": 0.97, "partial": 0.97, "padded": 0.97, "empty": 0.97, "altered": 0.7}
+    found = {kind: shares[f"in order against {kind}"]["value"] for kind in bars}
+    assert all(found[kind] >= bar for kind, bar in bars.items()), found

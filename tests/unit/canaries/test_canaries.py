@@ -171,6 +171,7 @@ def test_cases_of_prose_ask_for_a_statement_that_wrong_answers_lack_or_change() 
         assert len(set(case.altered.split()) - set(case.right.split())) == 1
         assert case.criterion in case.criteria
         assert case.passes_gates and case.document.title in case.task
+    assert statements("这条河从山上流下来,经过很多村庄。它流进大海。") == ["这条河从山上流下来,经过很多村庄."]
     # Without two documents they are plain facts.
     for documents in ([], PROSE[:1], [PROSE[0], PROSE[0]]):
         case = cases_of(None, documents)(random.Random(1))
