@@ -180,6 +180,7 @@ def observe(
         by_owner.setdefault((pod.job, pod.server), []).append(pod)
     stage_jobs = [job for job in jobs if step_of(_labels(job)) and _labels(job).get(ATTEMPT, "").isdigit()]
     servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
+    older, newer = other_controllers(controller, jobs)
     return ObservedCluster(
         jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
         servers=tuple(_server(body, by_owner.get((None, body["metadata"]["name"]), [])) for body in servers),
@@ -187,8 +188,8 @@ def observe(
             ObservedService(**_identity(body), body_hash=_annotation(body, BODY_HASH)) for body in services
         ),
         pods=found,
-        older=other_controllers(controller, jobs)[0],
-        newer=other_controllers(controller, jobs)[1],
+        older=older,
+        newer=newer,
         since=_oldest(of_run[run]),
         others=tuple(sorted(others)),
         status=dict(status),

@@ -24,8 +24,8 @@ from scope_selfplay.driver.attempts import GivenUp, pause_after
 from scope_selfplay.driver.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.driver.parts import Apply, Plan, RunEnd
 
-_WAY = 900.0
-"""Seconds for which a run makes way for an older one."""
+_LONGEST_YIELD = 900.0
+"""Seconds for which a run yields to an older one."""
 _SERVED = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER, Component.RETRIEVER)
 
 
@@ -46,11 +46,11 @@ def give_back(plan: Plan, step: RunStage, active: Sequence[ObservedJob]) -> bool
 
 
 def _whom_to_make_way_for(plan: Plan) -> str | None:
-    """The oldest run of the namespace that waits for nodes; nobody once that took `_WAY`, because what it
+    """The oldest run of the namespace that waits for nodes; nobody once that took `_LONGEST_YIELD`, because what it
     waits for may be something else. The clock runs on for as long as it waits, or way would be made again at once."""
     cluster, own = plan.context.config.cluster, (plan.observed.since or "~", plan.context.config.name)
     older = next((run for run in plan.observed.others if run.waits and (run.since, run.name) < own), None)
-    if older is None or cluster.tiny or plan.has_waited(f"way/{older.name}", _WAY):
+    if older is None or cluster.tiny or plan.has_waited(f"way/{older.name}", _LONGEST_YIELD):
         return None
     return older.name
 

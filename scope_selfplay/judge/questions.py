@@ -300,9 +300,7 @@ def _why_no_rubric(least: int, most: int, completion: str) -> str:
     if not least <= found <= most:
         return f"{found} criteria, {least} to {most} wanted"
     is_read = parse_rubric(completion, least=least, most=most) is not None
-    return (
-        "its criteria repeat the task, or stand in no document" if is_read else "a criterion cannot be read"
-    )
+    return "criteria repeat the task, or stand in no document" if is_read else "a criterion cannot be read"
 
 
 def _rubric_form(least: int, most: int, begins: str) -> str:

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_178,
+    "library lines": 54_177,
     "library files": 228,
     "test lines": 36_360,
     "benchmark lines": 5_646,
