@@ -110,8 +110,8 @@ class CanaryWatch:
         of_kind = [each for each in of_role if each.kind is newest.kind]
         for group, words in ((of_role, newest.role.value), (of_kind, f"{newest.role.value}, {newest.kind}")):
             right, read = sum(each.is_right for each in group), len(group)
-            if group is of_kind and newest.kind is CanaryKind.ALTERED:
-                # Small judges overlook a changed number: their exam says how often, and this looks for what is new.
+            if group is of_kind and newest.kind in (CanaryKind.PARTIAL, CanaryKind.ALTERED):
+                # Small judges overlook what is missing or changed: their exam says how often, and this looks for news.
                 continue
             if read >= ENOUGH and share_interval(right, read)[1] < LEAST:
                 stage = self._folder.stage(self._iteration, self._stage).path

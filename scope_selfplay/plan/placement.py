@@ -285,8 +285,8 @@ class _Attempt:
         return max(share, least)
 
     def _server_settings(self, server: str) -> dict[str, object]:
-        """What the config says of a server here."""
-        if not self.slots.gib:
+        """What the config says of a server here; the library's own have no options of vLLM."""
+        if not self.slots.gib or self.config.cluster.tiny:
             return {"replicas": 1}
         args, told = getattr(self.config.cluster, server).args, list[str]()
         if not any(argument.startswith("--max-model-len") for argument in args):

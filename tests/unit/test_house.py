@@ -18,9 +18,9 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_177,
     "library files": 228,
-    "test lines": 36_360,
-    "benchmark lines": 5_646,
-    "words by hand": 29_672,
+    "test lines": 36_366,
+    "benchmark lines": 5_721,
+    "words by hand": 29_736,
     "settings": 182,
     "commands": 43,
     "training lines": 2_604,

@@ -95,6 +95,12 @@ def test_slots_of_the_cpu_take_two_ranks_where_a_batch_allows_it() -> None:
     assert made.config.cluster.tiny and made.config.cluster.judge.gpus == 0
 
 
+def test_the_librarys_own_servers_get_no_options_of_vllm() -> None:
+    cluster = {"judge": {"model": "/models/Qwen3-0.6B"}, "tiny": True}
+    placed = place(config_of("Qwen3-0.6B", 16, cluster=cluster), Slots((0,), *CARDS[80])).config.cluster
+    assert placed.solver.args == placed.challenger.args == placed.judge.args == ()
+
+
 def test_what_runs_elsewhere_has_no_gpus() -> None:
     config = config_of("Qwen3-4B", 16)
     judge = config.cluster.judge.model_copy(update={"serve": False})
