@@ -130,8 +130,15 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
     help="Write one HTML file that needs nothing else, with sample tasks.",
 )
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Accepted tasks of each iteration in it.",
+)
 @click.option("--json", "as_json", is_flag=True)
-def report(run: str, output: Path | None, force: bool, as_json: bool) -> None:
+def report(run: str, output: Path | None, force: bool, samples: int, as_json: bool) -> None:
     """Show what a run came to: held-out results, funnels, scores, curves, the health of the self-play with warnings.
 
     RUN may be a folder of `scope eval`, too: its leaderboard, differences, costs.
@@ -150,7 +157,9 @@ def report(run: str, output: Path | None, force: bool, as_json: bool) -> None:
     opened: Any = contextlib.nullcontext() if evaluation else _reader(run)
     with opened as reader:
         if output is not None:
-            write_atomic(output, render_evaluation(evaluation) if evaluation else render_report(reader))
+            write_atomic(
+                output, render_evaluation(evaluation) if evaluation else render_report(reader, samples)
+            )
             click.echo(output)
             return
         sections = evaluation_sections(evaluation) if evaluation else run_sections(reader, examine(reader))

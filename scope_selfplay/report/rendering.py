@@ -24,7 +24,14 @@ from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import run_sections, training_sections
-from scope_selfplay.report.record import describe_item, describe_task, in_order, searches_of, verdict_word
+from scope_selfplay.report.record import (
+    describe_item,
+    describe_task,
+    in_order,
+    searches_of,
+    verdict_word,
+    whole_task,
+)
 from scope_selfplay.report.sections import Folded, Section, bar, evaluation_sections, lines
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskFilter, TaskQuery
@@ -149,14 +156,14 @@ def page_environment(base: str, static: dict[str, str], navigation: dict[str, st
     return environment
 
 
-def render_report(reader: RunReader) -> str:
+def render_report(reader: RunReader, samples: int = SAMPLES) -> str:
     """A run: its overview, its training, and sample tasks. Raises RecordError for a damaged run."""
     name = reader.settings.get("name", reader.folder.path.name)
-    samples: list[Folded | str] = [*_samples(reader)] or ["None yet."]
+    tasks: list[Folded | str] = [*_samples(reader, samples)] or ["None yet."]
     shown = [
         *run_sections(reader, examine(reader)),
         *training_sections(reader),
-        Section("Sample tasks", samples),
+        Section("Sample tasks", tasks),
     ]
     return saved_page(f"{name}: self-play report", shown)
 
@@ -184,16 +191,16 @@ def saved_page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
-def _samples(reader: RunReader) -> Iterator[Folded]:
-    """From every iteration: accepted tasks nearest the middle, and one for each other reason."""
+def _samples(reader: RunReader, samples: int) -> Iterator[Folded]:
+    """From every iteration, the held-out tasks too: accepted ones nearest the middle, and one for each other reason."""
     rejections = [reason for reason in Reason if reason not in (Reason.ACCEPTED, Reason.NO_TASK)]
-    for iteration in (number for number in reader.iterations() if number > 0):
+    for iteration in reader.iterations():
         best = TaskQuery(
-            iteration=iteration, status=CandidateStatus.ACCEPTED, sort=Sort.SPREAD, limit=SAMPLES
+            iteration=iteration, status=CandidateStatus.ACCEPTED, sort=Sort.SPREAD, limit=samples
         )
         queries = [best, *(TaskQuery(iteration=iteration, reason=reason, limit=1) for reason in rejections)]
         for row in (row for query in queries for row in reader.tasks(query).lines):
-            record = reader.task(row.id, iteration=row.iteration, stage=row.stage)
+            record = whole_task(reader, row.id, iteration=row.iteration, stage=row.stage)
             score = "" if row.mean is None else f", mean score {row.mean:.2f}"
             title = f"Iteration {row.iteration}, {row.reason}{score}: {row.text or 'no task'}"
             yield Folded(title, tuple(describe_task(record)))

@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_177,
+    "library lines": 54_193,
     "library files": 228,
-    "test lines": 36_366,
+    "test lines": 36_369,
     "benchmark lines": 5_721,
-    "words by hand": 29_736,
+    "words by hand": 30_273,
     "settings": 182,
     "commands": 43,
     "training lines": 2_604,

@@ -131,6 +131,9 @@ def test_a_report_replaces_a_file_only_when_told_to(folder: RunFolder, tmp_path:
     assert isinstance(done.exception, UserError) and "--force" in str(done.exception)
     assert target.read_text() == "mine"
     assert CliRunner().invoke(cli, [*command, "--force"]).exit_code == 0 and "<html" in target.read_text()
+    assert CliRunner().invoke(cli, [*command, "--force", "--samples", "5"]).exit_code == 0
+    # Held-out tasks too, with what Solvers answered.
+    assert [target.read_text().count(f"Iteration {number}, accepted") for number in (0, 1, 2)] == [5, 5, 5]
 
 
 def test_the_report_needs_nothing_outside_itself_and_escapes_what_models_wrote(folder: RunFolder) -> None:
