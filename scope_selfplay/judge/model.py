@@ -203,7 +203,10 @@ class ModelJudge:
         if value is None:
             reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
         elif (probability := likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
-            probability = _shifted(probability, self.thresholds.get(question.name, 0.0))
+            if (threshold := self.thresholds.get(question.name)) is not None:
+                probability = _shifted(probability, threshold)
+                # The word alone may be the other one.
+                reasoning = f"{reasoning} (calibrated: {probability:.2f})"
             likely = question.likely(probability)
             value = value if likely is None else likely
         verdict = Verdict(

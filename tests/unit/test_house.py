@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_193,
+    "library lines": 54_196,
     "library files": 228,
-    "test lines": 36_369,
+    "test lines": 36_374,
     "benchmark lines": 5_721,
     "words by hand": 30_273,
     "settings": 182,
@@ -81,7 +81,7 @@ def sizes() -> Mapping[str, int]:
     return {
         "library lines": sum(lines.values()),
         "library files": len(lines),
-        "test lines": _lines_below("tests"),
+        "test lines": 36_374lines_below("tests"),
         "benchmark lines": _lines_below("benchmarks"),
         "words by hand": sum(map(_words, by_hand.values())) - sum(map(_words, rows)),
         "settings": sum(row.startswith("| `") for row in rows),

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -130,6 +131,10 @@ async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge
         judge.thresholds = exam.thresholds
         calibrated = await examined(judge, GRADE)
         assert calibrated.questions["grade"].threshold == pytest.approx(0.0, abs=1e-6)
+        met = (await judge.ask(GRADE)).verdict
+        assert met.value is ((met.probability or 0) > 0.5)
+        # Its word alone is no in every case.
+        assert re.fullmatch(r"0 \(calibrated: 0\.\d\d\)", met.reasoning)
     assert grade.shares["claims met, with the guard"].value == 0.0
 
 
