@@ -132,7 +132,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
 @click.option(
     "--samples",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=1),
     default=3,
     show_default=True,
     help="Accepted tasks of each iteration in it.",
