@@ -50,7 +50,7 @@ SUBJECTS = {
     "integration/loop/test_forward_pass.py",
     "stages.tasks stages.compare run.candidate": "unit/run/test_candidate.py unit/stages unit/maths "
     "unit/inspection/test_summary.py "
-    "integration/loop/test_comparison_stage.py integration/loop/test_play.py",
+    "integration/loop/test_comparison_stage.py",
     "prompts.file prompts.folder prompts.pack prompts.roles": "unit/prompts",
 }
 """Modules of the library, and what speaks about them in tests."""

@@ -1,24 +1,22 @@
-"""`scope play`: a person plays the Challenger, the Solver or the Judge; and `scope judge audit`."""
+"""`scope play judge`: a person in the judge's place; `scope judge audit` and `scope judge exam`."""
 
-import asyncio
 import getpass
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, UserError
-from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress, with_options
+from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress
 from scope_selfplay.base.text import one_line
 from scope_selfplay.judge.commands import judge
 
 if TYPE_CHECKING:
     from scope_selfplay.judge.checks import Exam
-    from scope_selfplay.play.person import Console, Session
+    from scope_selfplay.play.person import Console
 
 SAMPLE = 600
 
@@ -192,75 +190,20 @@ def user_name() -> str:
         return "person"
 
 
-_SESSION = with_options(
-    click.option(
-        "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
-    ),
-    click.option(
-        "--answers",
-        type=_PATH,
-        metavar="FILE",
-        help="Replies from a file, one a line, instead of the terminal.",
-    ),
-)
-_ROLE = with_options(
-    _SESSION,
-    click.option("--domain", metavar="D", help="Prompt pack; without it the run's own."),
-    click.option("--run", "run_name", metavar="RUN", help="A run folder, or a name under runs/."),
-    click.option("--root", type=_PATH, default=Path("runs"), show_default=True),
-    click.option("--config", type=_PATH, help="YAML file of settings (without --run)."),
-    click.option(
-        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting (without --run)."
-    ),
-)
-
-
 @click.group()
 def play() -> None:
-    """Be the Challenger, the Solver or the Judge yourself, with the run's prompts, searches and budgets.
-
-    Without --run, a folder runs/play-DOMAIN is begun with the settings of `scope run`. All that you do is kept in
-    RUN/human.
-    """
-
-
-@play.command("solver")
-@_ROLE
-@click.option("--task", metavar="ID", help="A task of the run; without it one that nobody has answered.")
-def play_solver(task: str | None, **options: Any) -> None:
-    """Answer a task: search and answer as the Solver does, then see how the judge grades it."""
-    from scope_selfplay.play.places import answer_task
-
-    with _session(**options) as session:
-        asyncio.run(answer_task(session, task))
-
-
-@play.command("challenger")
-@_ROLE
-@click.option("--document", metavar="ID", help="A document of the run; without it one that is not used yet.")
-@click.option("--type", "task_type", help="Task type; drawn without it.")
-@click.option("--turns", type=click.IntRange(1), help="Search turns; drawn without it.")
-@click.option(
-    "--tries",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Answers of the Solver that was kept last; 0 leaves out how hard the task is.",
-)
-def play_challenger(
-    document: str | None, task_type: str | None, turns: int | None, tries: int, **options: Any
-) -> None:
-    """Write a task about a document: search as the Challenger does, then see gates, rubric and the Solver's tries."""
-    from scope_selfplay.play.places import write_task
-
-    with _session(**options) as session:
-        asyncio.run(write_task(session, document, task_type, turns, tries))
+    """Be the Judge yourself."""
 
 
 @play.command("judge")
 @click.argument("run")
 @click.argument("checkpoints", nargs=-1, metavar="[ONE OTHER]")
-@_SESSION
+@click.option(
+    "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
+)
+@click.option(
+    "--answers", type=_PATH, metavar="FILE", help="Replies from a file, one a line, instead of the terminal."
+)
 @click.option("--task", metavar="ID", help="All questions of one task; without it a random sample.")
 @click.option(
     "--n", "count", type=click.IntRange(1), default=20, show_default=True, help="Questions of the session."
@@ -276,7 +219,7 @@ def play_judge(
     from scope_selfplay.config.load import load_config
     from scope_selfplay.judge.fences import fence_key
     from scope_selfplay.judge.questions import JudgePrompts
-    from scope_selfplay.play.places import asked_on, pairs_left, put_to_person, sampled
+    from scope_selfplay.play.person import asked_on, pairs_left, put_to_person, sampled
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import with_judge_prompts
     from scope_selfplay.store.human import HumanFolder
@@ -284,7 +227,7 @@ def play_judge(
 
     if len(checkpoints) not in (0, 2):
         raise click.UsageError(f"found {len(checkpoints)} checkpoint, expected two to compare, or none")
-    with RunReader(find_run(run)) as reader, _ended():
+    with RunReader(find_run(run)) as reader:
         console, human, kept = _console(answers), HumanFolder(reader.folder), reader.folder.prompts
         prompts = None
         if checkpoints:
@@ -303,51 +246,15 @@ def play_judge(
         if not asked:
             what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"
             raise UserError(f"{reader.folder.path}: has {what} that {person} has not judged")
-        given = asyncio.run(put_to_person(asked, human, console, prompts))
+        given = put_to_person(asked, human, console, prompts)
         click.echo(f"{given} of {len(asked)} questions answered; scope report {run}", err=True)
 
 
-@contextmanager
-def _session(
-    *,
-    domain: str | None,
-    run_name: str | None,
-    root: Path,
-    config: Path | None,
-    overrides: tuple[str, ...],
-    person: str,
-    answers: Path | None,
-) -> "Iterator[Session]":
-    from scope_selfplay.play.person import Session, begun_run, run_at
-    from scope_selfplay.prompts.folder import load_pack, pack_path
-    from scope_selfplay.store.reader import find_run
-
-    quiet_libraries()
-    console = _console(answers)
-    if run_name is not None and (config or overrides):
-        raise UserError("--run has settings of its own; leave out --config and --set")
-    with _ended():
-        if run_name is None:
-            with shown_progress() as progress:
-                run = begun_run(domain, root, config, overrides, progress)
-        else:
-            pack = None if domain is None else load_pack(pack_path(domain))
-            run = run_at(find_run(run_name), pack=pack)
-        yield Session(run, console, person)
-
-
 def _console(answers: Path | None) -> "Console":
-    from scope_selfplay.play.person import RepliesConsole, TerminalConsole
+    from scope_selfplay.play.person import Console, RepliesConsole
 
     if answers is not None:
         return RepliesConsole(answers)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("scope play needs a terminal; give --answers FILE for a script")
-    return TerminalConsole()
-
-
-def _ended() -> "suppress":
-    """A session that the person ends is a good end: what was finished is kept."""
-    from scope_selfplay.play.person import PersonLeftError
-
-    return suppress(PersonLeftError)
+    return Console()

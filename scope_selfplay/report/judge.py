@@ -1,27 +1,25 @@
 """How far a run's judge can be trusted, for the terminal, the report and the web page: its exam, canaries, an audit,
-and how far it agrees with people, with what these did.
+and how far it agrees with people.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table
-from scope_selfplay.base.values import Candidate, CandidateStatus, Comparison, Grade, Outcome, Role
+from scope_selfplay.base.values import Candidate, Comparison, Grade, Outcome
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.judge.checks import Exam, canary_shares, read_audit, read_canaries, read_exam
 from scope_selfplay.report.sections import Section
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
-from scope_selfplay.store.query import GradedRollout
+from scope_selfplay.store.human import HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 
 
 def judged_sections(reader: RunReader) -> list[Section]:
-    """What people did, and how far the judge can be trusted: beside the records, in files of their own."""
-    deeds, checks = deeds_of_people(reader), judge_checks(reader)
+    """Whom people preferred, and how far the judge can be trusted: beside the records, in files of their own."""
+    duels, checks = [*_duels(HumanFolder(reader.folder).comparisons())], judge_checks(reader)
     exam = read_exam(reader.folder)
-    sections = [Section("People", [deeds])] if deeds else []
+    sections: list[Section] = [Section("People", duels)] if duels else []
     sections += [Section("The judge's exam", exam_tables(exam))] if exam else []
     return sections + ([Section("The judge", [judge_table(checks)])] if checks else [])
 
@@ -57,23 +55,6 @@ def exam_tables(exam: Exam) -> list[Table]:
     return [Table("", head, tuple(rows)), Table("", ("question", "", "share"), tuple(others))]
 
 
-def deeds_of_people(reader: RunReader) -> str:
-    """What they did, in lines; "" where nobody has played. How far the judge agrees is `agreement_with_people`."""
-    human = HumanFolder(reader.folder)
-    if not human.path.is_dir():
-        return ""
-    rollouts = [rollout for rollout in human.rollouts() if rollout.checkpoint == HUMAN]
-    answers = [rollout for rollout in rollouts if rollout.role is Role.SOLVER]
-    grades = human.grades()
-    known = [score for made in answers if made.id in grades and (score := grades[made.id].score) is not None]
-    written = {rollout.id for rollout in rollouts if rollout.role is Role.CHALLENGER}
-    own = [made for made in human.candidates() if made.challenger_rollout_id in written]
-    accepted = sum(made.status is CandidateStatus.ACCEPTED for made in own)
-    mean = f", mean score {sum(known) / len(known):.3f}" if known else ""
-    done = f"{len(answers)} answers{mean}; {len(own)} tasks written, {accepted} accepted"
-    return "\n".join([done, *_duels(human.comparisons())])
-
-
 def agreement_with_people(reader: RunReader) -> dict[str, Estimate]:
     """Judge and people over the same questions, by `gate_<name>`, `criteria`, `criteria: <dimension>`, `comparisons`.
 
@@ -101,17 +82,6 @@ def _agreement(labels: Sequence[Labels]) -> Estimate:
         items=len(labels),
         note=", ".join(filter(None, (f"kappa {shown(kappa)}" if kappa else "", alone))),
     )
-
-
-def answers_by_people(reader: RunReader, task_id: str) -> list[GradedRollout]:
-    """What people answered to a task of the run, or to one that they wrote, with the judge's grades."""
-    human = HumanFolder(reader.folder)
-    grades, iterations = human.grades(), human.iterations()
-    return [
-        GradedRollout(iteration=number, stage=Stage.TASKS, rollout=made, grade=grades.get(made.id))
-        for number in iterations
-        for made in human.answers_to(task_id, number)
-    ]
 
 
 def verdicts_by_people(reader: RunReader, task_id: str) -> list[HumanVerdict]:

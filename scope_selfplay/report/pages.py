@@ -26,7 +26,6 @@ from scope_selfplay.report.rendering import BadParameterError, ComparisonParamet
 from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.human import HUMAN
 from scope_selfplay.store.query import GradedRollout, HeldOutScore, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
@@ -262,17 +261,14 @@ def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str
         record = whole_task(reader, name, iteration=iteration, stage=Stage(stage))
     except UnknownTaskError as error:
         raise PageNotFoundError(str(error)) from None
-    by_people = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint == HUMAN]
-    later = [attempt for attempt in record.other_attempts if attempt.rollout.checkpoint != HUMAN]
     before, after = reader.neighbours(parameters.query, record.candidate.id)
     return Page(
         "task.html",
         record=record,
         candidate=record.candidate,
-        sections=_sections(record.attempts, later),
+        sections=_sections(record.attempts, record.other_attempts),
         criteria_of=_criteria_of,
         verdicts_of=_verdicts_of,
-        by_people=by_people,
         before=before,
         after=after,
         parameters=parameters,

@@ -23,9 +23,9 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
-from scope_selfplay.report.judge import answers_by_people, verdicts_by_people
+from scope_selfplay.report.judge import verdicts_by_people
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.human import HUMAN, HumanVerdict
+from scope_selfplay.store.human import HumanVerdict
 from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
 from scope_selfplay.store.reader import RunReader
 
@@ -87,7 +87,7 @@ def whole_task(
     later = [attempt for attempt in reader.attempts_on(task.id) if attempt.rollout.id not in own]
     return record.model_copy(
         update={
-            "other_attempts": (*later, *answers_by_people(reader, task.id)),
+            "other_attempts": tuple(later),
             "comparisons": tuple(reader.comparisons_on(task.id)),
             "selections": tuple(reader.selections_on(task.id)),
             "scores": tuple(reader.scores_on(task.id)),
@@ -127,8 +127,7 @@ def describe_task(record: TaskRecord, *, passages: bool = False) -> Iterator[str
             f"Attempt {row}", attempt.rollout, attempt.grade, candidate.rubric, passages=passages
         )
     for attempt in record.other_attempts:
-        by_person = attempt.rollout.checkpoint == HUMAN
-        title = "A person" if by_person else f"Iteration {attempt.iteration}, {attempt.stage.value}"
+        title = f"Iteration {attempt.iteration}, {attempt.stage.value}"
         yield from _rollout(title, attempt.rollout, attempt.grade, candidate.rubric, passages=passages)
     for match in record.comparisons:
         outcome = match.comparison.outcome

@@ -34,7 +34,6 @@ from scope_selfplay.stages.work import accepted_in
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Policy, Stage, StageFolder, weights_hash
-from scope_selfplay.store.human import HumanFolder
 from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.sft import WarmStart, sft
 
@@ -70,13 +69,12 @@ class LearntRows:
 
 
 def warm_start_rows(run: Run, *, min_score: float) -> LearntRows:
-    """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them;
-    policies' and people's. Held-out tasks are left out.
+    """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them.
+    Held-out tasks are left out.
     """
     found = LearntRows()
-    human, made = HumanFolder(run.folder), range(1, run.config.iterations + 1)
-    folders = [run.folder.stage(iteration, Stage.TASKS) for iteration in made]
-    for tasks in [*folders, *(human.tasks(iteration) for iteration in human.iterations() if iteration)]:
+    for iteration in range(1, run.config.iterations + 1):
+        tasks = run.folder.stage(iteration, Stage.TASKS)
         for policy_format, recorded, episode in _recorded(run, tasks, min_score):
             played = replay(recorded, episode, policy_format)
             if played is None:

@@ -161,7 +161,7 @@ class TaskRecord(Value):
     attempts: tuple[GradedRollout, ...]
     """The Solver rollouts that its difficulty was measured with, in their order."""
     other_attempts: tuple[GradedRollout, ...] = ()
-    """Of training, of comparisons, and of people."""
+    """Of training and of comparisons."""
     comparisons: tuple[AnswerComparison, ...] = ()
     selections: tuple[AnswerSelection, ...] = ()
     scores: tuple[JudgedScore, ...] = ()

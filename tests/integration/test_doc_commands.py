@@ -50,7 +50,7 @@ ELSEWHERE = {
     "scope index build corpus.jsonl flat/ --profile flat --encoder minilm": "its encoder",
     "python prove.py ": "a bundle for another machine",
     "python -m benchmarks.": "minutes: tests/integration/benchmarks",
-    "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
+    "scope play ": "a person: tests/unit/play",
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
     "scope judge exam ": "a judge that judges: tests/unit/judge/test_exam.py",

@@ -78,7 +78,7 @@ def test_every_reply_is_kept_and_counted_against_the_judge(folder: RunFolder) ->
     assert "What people said" in task and "<b>so</b>" in task
     page = folder.path / "report.html"
     shown = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(page)])
-    assert shown.exit_code == 0 and "<h2>People</h2>" in page.read_text()
+    assert shown.exit_code == 0 and "agree with people: criteria" in page.read_text()
     # Of what two people see in two ways nothing is known.
     play(folder, "judge", "--task", "task-1-002", replies=["n", "/quit"], person="bob")
     assert len(marks_of(folder.path)) == 3
@@ -108,14 +108,14 @@ def test_two_checkpoints_are_compared_blind_and_in_both_places(folder: RunFolder
     assert kept[2].comparison.verdict.reasoning == "alike" and kept[4].comparison.outcome is None
     again = play(folder, "judge", "S_1", "S_2", replies=["1"] * 2)
     assert again.exit_code == 0 and "2 of 2 questions" in again.stderr
-    _, duel = stats(folder, "People").splitlines()
+    duel = stats(folder, "People")
     assert duel.startswith("S_2 against S_1, blind: ") and sum(map(int, re.findall(r" (\d)", duel))) == 7
     assert isinstance(play(folder, "judge", "S_1", "S_2", replies=["1"]).exception, UserError)
     equal = play(folder, "judge", "S_0", "S_1", replies=["1"]).exception
     assert isinstance(equal, UserError) and "no two different answers" in str(equal)
 
 
-BACKSPACE, CTRL_D, ESCAPE = "\x7f", "\x04", "\x1b"
+BACKSPACE, CTRL_D = "\x7f", "\x04"
 
 
 class Terminal:
@@ -133,12 +133,9 @@ class Terminal:
         self.text, self._read = "", 0
 
     def wait_for(self, words: str) -> None:
-        """Until the words are printed after those waited for before; asked where its cursor is, a terminal answers."""
+        """Until the words are printed after those waited for before."""
         while words not in self.text[self._read :]:
-            new = self._more()
-            assert new, f"{words!r} did not come; there is {self.text[-2000:]!r}"
-            if "\x1b[6n" in new:
-                self.type("\x1b[1;1R")
+            assert self._more(), f"{words!r} did not come; there is {self.text[-2000:]!r}"
         self._read = self.text.index(words, self._read) + len(words)
 
     def _more(self) -> str:
@@ -162,11 +159,10 @@ class Terminal:
         return code
 
 
-def test_keys_are_edited_lines_are_added_and_leaving_keeps_what_was_finished(folder: RunFolder) -> None:
-    pytest.importorskip("prompt_toolkit", reason="needs the play extra")
+def test_keys_are_edited_and_leaving_keeps_what_was_finished(folder: RunFolder) -> None:
     terminal = Terminal("play", "judge", str(folder.path), "--task", "task-1-002", "--person", "ann")
     terminal.wait_for("y/n/?>")
-    terminal.type("nx" + BACKSPACE + " so" + ESCAPE + "\rit seems\r")
+    terminal.type("nx" + BACKSPACE + " so it seems\r")
     terminal.wait_for("question 2 of 5")
     terminal.wait_for("y/n/?>")
     terminal.type("perhaps\r")
@@ -175,7 +171,7 @@ def test_keys_are_edited_lines_are_added_and_leaving_keeps_what_was_finished(fol
     terminal.type(CTRL_D)
     assert terminal.end() == 0 and "1 of 5 questions answered" in terminal.text
     (verdict,) = HumanFolder(folder).verdicts()
-    assert verdict.value is False and verdict.reasoning == "so\nit seems"
+    assert verdict.value is False and verdict.reasoning == "so it seems"
 
 
 def test_without_a_terminal_there_is_one_line_that_names_answers(folder: RunFolder) -> None:
