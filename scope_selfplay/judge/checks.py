@@ -202,15 +202,13 @@ def read_exam(folder: RunFolder) -> Exam | None:
 
 
 class AuditWay(StrEnum):
-    """How a judgement is asked again; in every way but the last two by the same judge, with draws of its own."""
+    """How a judgement is asked again; in every way but the last by the same judge, with draws of its own."""
 
     AGAIN = "again"
     SWAPPED = "swapped"
     """The two answers in the other order."""
     LONGER = "longer"
     """The answer, or one of two, with sentences behind it that say nothing."""
-    REWORDED = "reworded"
-    """By the prompts of a second pack."""
     ELSEWHERE = "elsewhere"
     """By the judge of another endpoint."""
 
@@ -251,7 +249,6 @@ AGREE = {
     AuditWay.AGAIN: "agree, asked again",
     AuditWay.SWAPPED: "agree, in the other order",
     AuditWay.LONGER: "agree, with a longer answer",
-    AuditWay.REWORDED: "agree, in other words",
     AuditWay.ELSEWHERE: "agree, another judge",
 }
 FIRST_PLACE = "what being shown first adds to a win"

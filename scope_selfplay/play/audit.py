@@ -48,9 +48,7 @@ from scope_selfplay.judge.checks import (
 )
 from scope_selfplay.judge.model import open_model_judge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Judge, PairQuestion, Question, Style
-from scope_selfplay.prompts.folder import load_pack, pack_path
-from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import with_judge_prompts
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.columns import RecordKind
@@ -71,8 +69,8 @@ _UNITS = {
 }
 """Where judgements of each kind are: `one` and `other` name the candidate and gate, answer and criterion, or pair."""
 WAYS_OF = {
-    JudgementKind.GATE: (AuditWay.AGAIN, AuditWay.REWORDED, AuditWay.ELSEWHERE),
-    JudgementKind.GRADE: (AuditWay.AGAIN, AuditWay.LONGER, AuditWay.REWORDED, AuditWay.ELSEWHERE),
+    JudgementKind.GATE: (AuditWay.AGAIN, AuditWay.ELSEWHERE),
+    JudgementKind.GRADE: (AuditWay.AGAIN, AuditWay.LONGER, AuditWay.ELSEWHERE),
     JudgementKind.COMPARISON: tuple(AuditWay),
 }
 """In which ways a judgement of each kind can be asked again."""
@@ -80,8 +78,6 @@ _OWN = (AuditWay.AGAIN, AuditWay.SWAPPED, AuditWay.LONGER)
 """The ways in which the judge of the run itself is asked, by its own prompts."""
 _PARTS = {JudgementKind.GRADE: 0.6, JudgementKind.GATE: 0.2, JudgementKind.COMPARISON: 0.2}
 """How the calls of one way are shared."""
-REWORDED = "reworded"
-"""The shipped pack whose judge prompts say the same as those of `wikipedia` in other words."""
 _MOST = 600
 # Five intervals of 95 % that hold all at once are 99 % each, as those of the other signals of health.
 _LOOKS = 5
@@ -97,15 +93,9 @@ class Judgement(NamedTuple):
 
 
 def audit_judge(
-    path: Path,
-    overrides: Sequence[str],
-    progress: Progress,
-    *,
-    sample: int,
-    pack: str | None = None,
-    other: JudgeConfig | None = None,
+    path: Path, overrides: Sequence[str], progress: Progress, *, sample: int, other: JudgeConfig | None = None
 ) -> AuditReport:
-    """At most `sample` calls, rewording by `pack` (the shipped one when None), and of an `other` judge, too.
+    """At most `sample` calls, of an `other` judge, too.
 
     Goes on where an earlier audit was stopped, and pays for no answer twice. Raises JudgeError, ConfigError.
     """
@@ -116,7 +106,7 @@ def audit_judge(
             raise ConfigError(
                 "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
             )
-        judges = _Judges(run, pack, other)
+        judges = _Judges(run, other)
         pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}
     planned = _planned(pools, judges.ways, sample)
     if not planned:
@@ -279,18 +269,15 @@ def _shared(pools: dict[JudgementKind, list[Judgement]], room: int) -> list[Judg
 class _Judges:
     """Who is asked in which way; each judge is opened when it is first asked, and answers nothing from a cache."""
 
-    def __init__(self, run: Run, pack: str | None, other: JudgeConfig | None) -> None:
+    def __init__(self, run: Run, other: JudgeConfig | None) -> None:
         self._run, self._other = run, other
-        self._opened: dict[tuple[str, str], Judge] = {}
-        self._second, self._reworded = _rewording(run, pack)
+        self._opened: dict[str, Judge] = {}
         self.own = self.of(None, AuditWay.AGAIN)
 
     def ways(self, judgement: Judgement) -> list[AuditWay]:
-        """Those in which this run's judge can be asked the judgement again."""
-        lacking = {AuditWay.ELSEWHERE} if self._other is None else set()
-        if judgement.question.role not in self._reworded:
-            lacking.add(AuditWay.REWORDED)
-        return [way for way in WAYS_OF[judgement.kept.kind] if way not in lacking]
+        """Those in which the judgement can be asked again."""
+        ways = WAYS_OF[judgement.kept.kind]
+        return [way for way in ways if self._other is not None or way is not AuditWay.ELSEWHERE]
 
     def of(self, stage: Stage | None, way: AuditWay) -> Judge:
         """The one that judges in a stage, or stands in for it in this way."""
@@ -299,13 +286,12 @@ class _Judges:
             settings = settings.deciding[0]
         if way is AuditWay.ELSEWHERE and self._other is not None:
             settings = self._other
-        pack = self._second if way is AuditWay.REWORDED else run.pack
-        name = (settings.model_dump_json(), pack.hash)
+        name = settings.model_dump_json()
         if name not in self._opened:
             if settings.kind == "model":
                 self._opened[name] = open_model_judge(
                     settings.model_copy(update={"cache": None}),
-                    with_judge_prompts(pack, settings),
+                    with_judge_prompts(run.pack, settings),
                     seed=seed_from(run.config.seed, "audit"),
                     folder=run.folder.path,
                     say=run.progress.say,
@@ -313,23 +299,6 @@ class _Judges:
             else:
                 self._opened[name] = run.open_judge(settings)
         return self._opened[name]
-
-
-def _rewording(run: Run, name: str | None) -> tuple[Pack, frozenset[PromptRole]]:
-    """The second pack, and the roles whose prompts in it are others than the run's; none for a judge without prompts.
-
-    The shipped one puts `wikipedia` into other words, and so only those prompts of the run that are from there.
-    """
-    second = load_pack(pack_path(name or REWORDED))
-    if run.config.judge.kind != "model":
-        return second, frozenset()
-    basis = run.pack if name else load_pack(pack_path("wikipedia"))
-    texts, own, plain = (
-        {prompt.role: prompt.text for prompt in pack.prompts} for pack in (second, run.pack, basis)
-    )
-    return second, frozenset(
-        role for role, text in own.items() if role in texts and text == plain.get(role) != texts[role]
-    )
 
 
 def _ask_all(
@@ -405,8 +374,7 @@ def report_of(asked: Sequence[AskedAgain], judge: str) -> AuditReport:
     """Everything that can be said; `judge` names the one of the run."""
     read = {way: [each for each in asked if each.way is way and each.now is not None] for way in AuditWay}
     own = [each for each in asked if each.way in _OWN]
-    checks = {AGREE[way]: _share(read[way], _agrees) for way in (AuditWay.AGAIN, AuditWay.REWORDED)}
-    checks |= _agreements(asked)
+    checks = {AGREE[AuditWay.AGAIN]: _share(read[AuditWay.AGAIN], _agrees), **_agreements(asked)}
     checks[FIRST_PLACE] = _share(read[AuditWay.SWAPPED], lambda each: -_change(each), DIFFERENCES)
     checks[LENGTH] = _share(read[AuditWay.LONGER], _gain_of_length, DIFFERENCES)
     checks[UNREAD] = _share(own, lambda each: float(each.now is None))

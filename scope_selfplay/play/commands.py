@@ -26,7 +26,6 @@ SAMPLE = 600
 @click.option(
     "--sample", default=SAMPLE, show_default=True, type=click.IntRange(min=1), help="Most calls to make."
 )
-@click.option("--pack", help="Prompt pack that asks in other words: a folder or a shipped name.")
 @click.option("--base-url", help="Endpoint of another judge to ask as well.")
 @click.option("--model", help="Its model, if it serves several.")
 @click.option("--api-key-env", help="Environment variable that holds its key.")
@@ -41,7 +40,6 @@ SAMPLE = 600
 def audit_command(
     run: str,
     sample: int,
-    pack: str | None,
     base_url: str | None,
     model: str | None,
     api_key_env: str | None,
@@ -49,8 +47,8 @@ def audit_command(
     *,
     as_json: bool,
 ) -> None:
-    """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers, in other
-    words, of another judge. Stopped and started again, it goes on.
+    """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers, of
+    another judge. Stopped and started again, it goes on.
 
     \b
     scope judge audit runs/demo
@@ -70,7 +68,7 @@ def audit_command(
     settings = [f"judge.endpoint.{name}={value}" for name, value in given.items() if value]
     other = load_config(None, ["judge.kind=model", *settings]).judge if base_url else None
     with shown_progress() as progress:
-        report = audit_judge(path, overrides, progress, sample=sample, pack=pack, other=other)
+        report = audit_judge(path, overrides, progress, sample=sample, other=other)
     with RunReader(path) as reader:
         checks = judge_checks(reader)
     signals = (signal_of(name, value) for name, value in audit_values(report).items())

@@ -257,7 +257,7 @@ def _ownership(layers: Sequence[Layer], holder: Layer) -> str:
 
 SHIPPED = (
     *("embedded", "math", "open-deepresearch", "open-travel", "open-writing"),
-    *("reworded", "small", "support", "wikipedia"),
+    *("small", "support", "wikipedia"),
 )
 """The packs that are the same for everybody; in a checkout, packs of one's own may lie beside them."""
 OWN_PACKS = Path("prompts")

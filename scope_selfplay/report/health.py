@@ -459,7 +459,6 @@ def audited(reader: RunReader, iteration: int) -> Mapping[str, Signal | None]:
 
 _AUDITED = {
     AGREE[AuditWay.AGAIN]: "judge_agreement",
-    AGREE[AuditWay.REWORDED]: "reworded_agreement",
     FIRST_PLACE: "position_bias",
     LENGTH: "length_bias",
     UNREAD: "judge_unread",

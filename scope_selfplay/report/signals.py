@@ -103,9 +103,6 @@ BOUNDS: Mapping[str, Bounds] = {
     "judge_agreement": Bounds(
         "judgements that agree when asked again", 0.85, None, "much of what is rewarded is chance"
     ),
-    "reworded_agreement": Bounds(
-        "judgements that agree when asked in other words", 0.8, None, "the prompt's wording decides"
-    ),
     "position_bias": Bounds(
         "what being shown first adds to a win",
         -0.05,
@@ -123,7 +120,7 @@ BOUNDS: Mapping[str, Bounds] = {
         "judgements asked again that cannot be read", None, 0.02, "what it refuses to judge is masked"
     ),
 }
-"""Every one has a bound; the last four are an audit's alone."""
+"""Every one has a bound; the last five are an audit's alone."""
 
 
 SHOWN = 5
