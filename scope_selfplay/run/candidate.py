@@ -199,8 +199,8 @@ class SolverTrial:
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """What makes candidates in a stage: a Challenger, and the Solver on which its tasks are tried. Without the one a
-    person writes, without the other gates and rubric alone decide.
+    """What makes candidates in a stage: a Challenger, and the Solver on which its tasks are tried, without which gates
+    and rubric alone decide.
     """
 
     context: RunContext
