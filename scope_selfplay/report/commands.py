@@ -41,7 +41,6 @@ def tasks() -> None:
 @click.option("--type", help="Task type.")
 @click.option("--searches", type=click.IntRange(0), help="Searches made while it was written.")
 @click.option("--flaw", type=_one_of(Flaw), help="A demand without criterion, a criterion without evidence.")
-@click.option("--tool", help="A tool that a rollout on the task called, such as search.")
 @click.option("--suspect", type=_one_of(Suspect), help="What of it is suspect of injection.")
 @click.option("--min", "low", type=click.FloatRange(0, 1), help="Least mean score.")
 @click.option("--max", "high", type=click.FloatRange(0, 1), help="Greatest mean score.")

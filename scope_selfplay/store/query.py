@@ -65,8 +65,6 @@ class TaskFilter(Value):
     """How many searches the Challenger made for it."""
     flaw: Flaw | None = None
     """What its rubric lacks, as far as the judge says."""
-    tool: str | None = None
-    """A tool that a rollout on the task called, whatever came of it."""
     suspect: Suspect | None = None
     """What of them is suspect of injection."""
     low: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)

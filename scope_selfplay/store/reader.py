@@ -323,13 +323,6 @@ _TABLE = (
     "len(injection_suspect) > 0 AS suspect_task, len(document_suspect) > 0 AS suspect_document FROM candidates"
 )
 
-# An episode that only searches records its searches without calls.
-_CALLED = (
-    "task_id IN (WITH asked AS (SELECT ?::VARCHAR AS tool) SELECT subject_id FROM rollouts, asked "
-    "WHERE len(list_filter(turns, lambda t: "
-    "t.call.tool = asked.tool OR (asked.tool = 'search' AND t.query IS NOT NULL))) > 0)"
-)
-
 _SUSPECT = {
     Suspect.TASK: "suspect_task",
     Suspect.DOCUMENT: "suspect_document",
@@ -433,7 +426,6 @@ def _where(query: TaskQuery) -> tuple[str, list[Any]]:
         ("reason = ?", query.reason.value if query.reason else None),
         ("type = ?", query.type),
         ("search_turns = ?", query.searches),
-        (_CALLED, query.tool),
         ("mean >= ? - 1e-9", query.low),
         ("mean <= ? + 1e-9", query.high),
         ("mean < ? - 1e-9", query.below),
