@@ -1,7 +1,7 @@
 """Every signal of one iteration, against the bounds outside of which it warns; and what an iteration cost.
 
 Signals of tasks are in `signals`. Here are those of answers of the Solvers to the held-out tasks: what one gained,
-on which kind of criteria, repetition, length; and those of the judge: canaries, an audit. A finished stage has an
+repetition, length; and those of the judge: canaries, an audit. A finished stage has an
 account of its judge (`judge.json`): verdicts and, where a model judges, calls and tokens by role, rubric writing among
 them; of a running stage its records are counted.
 """
@@ -62,12 +62,8 @@ class HeldOutAnswer:
 
     task_id: str
     task: str
-    dimensions: tuple[str, ...]
-    """Of the task's criteria, one each."""
     text: str
     score: float | None
-    met: tuple[bool | None, ...]
-    """A verdict per criterion; None where it is missing."""
 
     @property
     def shown(self) -> Evidence:
@@ -121,7 +117,6 @@ def _of_answers(answers: Mapping[int, Answers], iteration: int, start: int) -> V
     words, first_words = mean_words(now), mean_words(first)
     return {
         "solver_gain": score_gain(pair_answers(answers.get(start, {}), now)),
-        "kind_gain": kind_gain(pair_answers(first, now)),
         "repeated_sentences": repeated_sentences(now),
         "answer_growth": words / first_words if words and first_words else None,
     }
@@ -163,20 +158,15 @@ def _of_training(reader: RunReader, iteration: int) -> Values:
 def held_out_answers(reader: RunReader, iteration: int) -> Answers:
     """Those of S_t to the first `HELD_OUT_SAMPLE` held-out tasks, as far as they are graded."""
     rows = reader.sql(
-        "SELECT c.task.id AS task_id, c.task.text AS task, coalesce(r.answer, '') AS text, g.score, "
-        "list_transform(c.rubric.criteria, lambda k: k.dimension) AS dimensions, "
-        "list_transform(g.verdicts, lambda v: v.value) AS met FROM (SELECT task, rubric FROM candidates "
+        "SELECT c.task.id AS task_id, c.task.text AS task, coalesce(r.answer, '') AS text, g.score "
+        "FROM (SELECT task FROM candidates "
         "WHERE iteration = 0 AND stage = 'tasks' AND status = 'accepted' AND task IS NOT NULL "
         "ORDER BY ordinal LIMIT $2) c "
         "JOIN rollouts r ON r.subject_id = c.task.id AND r.iteration = $1 AND r.stage = 'compare' "
         "JOIN grades g ON g.rollout_id = r.id AND g.iteration = $1 AND g.stage = 'compare' ORDER BY r.ordinal",
         [iteration, HELD_OUT_SAMPLE],
     )
-    lists = ("dimensions", "met")
-    return {
-        row["task_id"]: HeldOutAnswer(**row | {name: tuple(row[name] or ()) for name in lists})
-        for row in rows
-    }
+    return {row["task_id"]: HeldOutAnswer(**row) for row in rows}
 
 
 def trained_from(reader: RunReader, iteration: int) -> int:
@@ -305,27 +295,11 @@ def costs_of(reader: RunReader, iteration: int) -> dict[str, float]:
     by_task = {
         "judge calls for an accepted task": use["calls"],
         "judge tokens for an accepted task": use["tokens"],
-        "tokens sampled in training for an accepted task": trained_tokens(reader, iteration),
         "seconds for an accepted task": making.seconds if making else 0.0,
     }
     found = {name: total / row["accepted"] for name, total in by_task.items() if total and row["accepted"]}
     hours = gpu_hours(reader, iteration)
     return found | ({"GPU-hours of the finished stages": hours} if hours else {})
-
-
-def trained_tokens(reader: RunReader, iteration: int) -> float | None:
-    """Tokens that the policies in training sampled: each step's mean length times its rollouts."""
-    found = []
-    for stage in (Stage.CHALLENGER, Stage.SOLVER):
-        settings = reader.settings.get(stage.value) or {}
-        rollouts = settings.get("batch", 0) * settings.get("group_size", 0)
-        found += [
-            # A rollout of a family that forgets its thinking is several rows, each with its own length.
-            row["completion_tokens"] * rollouts * (row.get("rows") or 1.0)
-            for row in reader.metrics(iteration, stage)
-            if row.get("completion_tokens") is not None
-        ]
-    return sum(found) or None
 
 
 def gpu_hours(reader: RunReader, iteration: int) -> float | None:
@@ -370,10 +344,6 @@ def judge_use(reader: RunReader, iteration: int, stage: Stage) -> Mapping[str, i
     return {**fuller, "tokens": max(whole["tokens_in"] + whole["tokens_out"], recorded["tokens"])}
 
 
-_ASKED = "asked"
-"""The dimension of criteria that the task itself names."""
-
-
 def score_gain(pairs: Sequence[AnswerPair]) -> Signal | None:
     """The later Solver's score less the earlier one's; behind it the tasks that lost most."""
     known = [
@@ -386,60 +356,6 @@ def score_gain(pairs: Sequence[AnswerPair]) -> Signal | None:
     found = estimate_mean([gain for gain, _ in known], seed=0, bounds=DIFFERENCES, looks=LOOKS)
     lost = sorted((row for row in known if row[0] < 0), key=lambda row: row[0])
     return None if found is None else measured(found, behind=tuple(shown for _, shown in lost))
-
-
-def kind_gain(pairs: Sequence[AnswerPair]) -> Signal | None:
-    """The greatest share of the gain that one dimension of criteria brings that is not asked for.
-
-    On a scale on which 0 is its share of the criteria and 1 is all of the gain; above 1 where the others lose. None
-    without a gain that is certain, or where all criteria are of one dimension.
-    """
-    changes = [_changes(pair) for pair in pairs]
-    names = {dimension for own in changes for dimension, _ in own} - {_ASKED, ""}
-    found = [
-        its
-        for name in sorted(names)
-        if sum(any(dimension == name for dimension, _ in own) for own in changes) >= LEAST_TASKS
-        and (its := _excess(pairs, changes, name)) is not None
-    ]
-    return max(found, key=lambda its: its.value or 0.0, default=None)
-
-
-def _changes(pair: AnswerPair) -> list[tuple[str, int]]:
-    """The dimension of every criterion that has two verdicts, and how its verdict changed: +1, 0 or -1."""
-    before, after = pair
-    verdicts = zip(after.dimensions, before.met, after.met, strict=False)
-    return [
-        (dimension, int(new) - int(old))
-        for dimension, old, new in verdicts
-        if old is not None and new is not None
-    ]
-
-
-def _excess(
-    pairs: Sequence[AnswerPair], changes: Sequence[Sequence[tuple[str, int]]], name: str
-) -> Signal | None:
-    rows = []
-    for own in changes:
-        of_kind = [gained for dimension, gained in own if dimension == name]
-        rows.append([sum(of_kind), sum(gained for _, gained in own), len(of_kind), len(own)])
-    fitted = fit_over_items(np.array(rows, dtype=np.float64), lambda sums: sums, seed=0)
-    gain = fitted.estimate(lambda sums: sums[:, 1], len(rows), looks=LOOKS)
-    if gain.ends[0] <= 0 or (fitted.drawn[:, 2] == fitted.drawn[:, 3]).any():
-        return None
-    # Behind it the tasks in which the group gained and nothing else did.
-    behind = [
-        after.shown for (_, after), row in zip(pairs, rows, strict=True) if row[0] > 0 and row[0] >= row[1]
-    ]
-    return measured(fitted.estimate(_beyond_its_part, len(rows), looks=LOOKS), name, tuple(behind))
-
-
-def _beyond_its_part(sums: Numbers) -> Numbers:
-    gained, gain, criteria, all_criteria = sums.T
-    part = criteria / all_criteria
-    # A resample without a gain is no evidence that one group brings it.
-    shares = np.where(gain > 0, gained / np.where(gain > 0, gain, 1), part)
-    return np.asarray((shares - part) / (1 - part))
 
 
 def canary_accuracy(reader: RunReader, iteration: int) -> Signal | None:

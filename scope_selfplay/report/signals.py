@@ -69,13 +69,6 @@ BOUNDS: Mapping[str, Bounds] = {
     "solver_gain": Bounds(
         "held-out score against the Solver that it was trained from", 0.0, None, "the Solver is worse", "0-1"
     ),
-    "kind_gain": Bounds(
-        "gain over S_0 from one kind of unasked criterion",
-        None,
-        0.6,
-        "what is asked hardly improves (0: its share of the criteria, 1: all of the gain)",
-        "0-1",
-    ),
     "repeated_sentences": Bounds(
         "held-out answers that say a sentence twice", None, 0.2, "repetition is not punished"
     ),

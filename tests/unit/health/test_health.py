@@ -161,8 +161,6 @@ def test_a_checkup_counts_what_lies_in_the_records(folder: RunFolder) -> None:
     costs = costs_in(folder)
     assert costs["judge calls for an accepted task"] == pytest.approx(10)
     assert costs["judge tokens for an accepted task"] == pytest.approx(24 * 5 / 12)
-    tokens = costs["tokens sampled in training for an accepted task"]
-    assert tokens == pytest.approx(2 * 2 * 8 * 30 / 12)
     assert values["answer_growth"] == pytest.approx(1)
     assert any("verdicts that failed: 0.05 is over 0.02" in text for text in warnings_of(folder))
     # The second iteration has the same tasks as the first.
@@ -264,8 +262,9 @@ def checkups(old_world: Path) -> list[Checkup]:
 def test_a_learnt_habit_raises_its_warnings_and_no_others_and_they_name_tasks_that_show_it(
     old_world: Path, checkups: list[Checkup]
 ) -> None:
-    learnt = {"kind_gain", "repeated_sentences"}
-    assert [{found.name for found in checkup.warnings} for checkup in checkups] == [learnt] * 2
+    assert [[found.name for found in checkup.warnings] for checkup in checkups] == [
+        ["repeated_sentences"]
+    ] * 2
     # The Solver gains all the same.
     gained = {signal.name: signal.value for signal in checkups[0].signals}["solver_gain"]
     assert gained == pytest.approx(0.254, abs=0.001)
@@ -276,7 +275,6 @@ def test_a_learnt_habit_raises_its_warnings_and_no_others_and_they_name_tasks_th
                 record = reader.task(task.task_id, iteration=task.iteration)
                 assert record.candidate.task is not None and record.candidate.task.text == task.task
     behind = {found.name: found.behind for found in checkups[0].warnings}
-    assert all(" lies in " in task.shown for task in behind["kind_gain"])
     for task in behind["repeated_sentences"]:
         *_, before, last = [part for part in task.shown.split(".") if part.strip()]
         assert before.strip() == last.strip()
