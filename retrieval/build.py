@@ -44,6 +44,9 @@ SILENT = Progress()
 class Recipe(Value):
     """What decides the content of an index; a resumed build must have the same."""
 
+    # Releases before this one wrote more.
+    model_config = ConfigDict(extra="ignore")
+
     profile: str
     source: str
     source_bytes: int
@@ -51,19 +54,11 @@ class Recipe(Value):
     """`corpus.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
     """Words."""
-    rows: str = ""
-    chunk_overlap: int = 0
-    tokenizer_hash: str = ""
-    """Always empty, like the two before it; set in builds that releases before this one began."""
     encoder: str = ""
     model_hash: str = ""
     """`encoder.model_hash` of the folder that `encoder` names."""
     family: str = ""
     backend: str = ""
-    query_precision: str = "float32"
-    """Always this; int8 in builds that releases before this one began."""
-    questions_hash: str = ""
-    """Of the recall gate's own questions, which builds that releases before this one began could have."""
     seed: int = 0
     vectors_hash: str = ""
     """sha256 of the published index whose vectors are taken."""
