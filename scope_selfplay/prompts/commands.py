@@ -2,15 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError, did_you_mean, imports_for
+from scope_selfplay.base.errors import ExitCode, PromptError, did_you_mean
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.prompts.file import quarter_of_bytes
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
     SHIPPED,
@@ -37,17 +36,11 @@ def prompts() -> None:
 
 @prompts.command("check")
 @click.argument("domain", required=False)
-@click.option(
-    "--tokenizer",
-    type=click.Path(exists=True, path_type=Path),
-    help="Count budgets with this tokenizer.json, or a model's folder; without it tokens are estimated.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the mistakes as a JSON list.")
-def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
+def check(domain: str | None, as_json: bool) -> None:
     """Report every mistake of one pack, or of all that ship, with file, line and advice."""
-    count = _counting(tokenizer) if tokenizer else quarter_of_bytes
     folders = [pack_path(name) for name in ([domain] if domain else names_in(shipped_prompts()))]
-    problems = [problem for folder in folders for problem in check_pack(folder, count_tokens=count)]
+    problems = [problem for folder in folders for problem in check_pack(folder)]
     if as_json:
         click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
     for problem in problems if not as_json else ():
@@ -109,20 +102,6 @@ def new(domain: str, roles: tuple[str, ...], extends: str, folder: Path) -> None
     """
     for path in new_pack(folder, domain, extends, roles):
         click.echo(path)
-
-
-def _counting(tokenizer: Path) -> Callable[[str], int]:
-    """Counts without special tokens. Raises CheckpointError when the file is not a tokenizer."""
-    with imports_for("--tokenizer", "retrieval"):
-        from tokenizers import Tokenizer
-    file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
-    try:
-        loaded = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-        raise CheckpointError(f"{file}: no tokenizer.json: {' '.join(str(error).split())}") from None
-    loaded.no_truncation()
-    loaded.no_padding()
-    return lambda text: len(loaded.encode(text, add_special_tokens=False).ids)
 
 
 def new_pack(

@@ -7,7 +7,7 @@ bytes a character are counted as dearer, as they are.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -153,8 +153,6 @@ def _environment() -> "jinja2.Environment":
     return environment
 
 
-CountTokens = Callable[[str], int]
-
 FRONT_KEYS = ("role", "inputs", "output")
 _FENCE = "---"
 _SPECIAL_TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")
@@ -192,9 +190,7 @@ class _FileParts:
     body_line: int
 
 
-def read_prompt(
-    role: PromptRole, text: str, file: str, *, count_tokens: CountTokens, taught: bool
-) -> tuple[Prompt, list[Finding]]:
+def read_prompt(role: PromptRole, text: str, file: str, *, taught: bool) -> tuple[Prompt, list[Finding]]:
     """The prompt, and every mistake in it; a prompt with mistakes is not to be rendered."""
     parts = _split_file(role, text, file)
     if isinstance(parts, Finding):
@@ -208,7 +204,7 @@ def read_prompt(
         declared = [str(name) for name in inputs] if isinstance(inputs, list) else list(anatomy.uses)
         problems += _declared_problems(role, front, declared, anatomy, taught)
         faults += _use_faults(role, declared, anatomy)
-        faults += _text_faults(role, output, parts.body, anatomy, count_tokens, taught)
+        faults += _text_faults(role, output, parts.body, anatomy, taught)
     elif not faults:
         faults.append(TemplateFault(1, "has no text below its front matter; write the prompt there"))
     problems += [Finding(f"{file}:{parts.body_line + fault.line - 1}", fault.message) for fault in faults]
@@ -295,7 +291,7 @@ def _may_use(role: PromptRole, name: str) -> str:
 
 
 def _text_faults(
-    role: PromptRole, output: Output, body: str, anatomy: Anatomy, count_tokens: CountTokens, taught: bool
+    role: PromptRole, output: Output, body: str, anatomy: Anatomy, taught: bool
 ) -> Iterator[TemplateFault]:
     """Lines count from the body's first."""
     reading, is_short = OUTPUTS[output], output in SHORT.values()
@@ -303,7 +299,7 @@ def _text_faults(
     if missing and not taught:
         asked = f"never mentions {' or '.join(missing)}"
         yield TemplateFault(1, f"{asked}; ask for it, because the code reads {reading.parsed}")
-    budget, tokens = CONTRACTS[role].budget_tokens, count_tokens(body)
+    budget, tokens = CONTRACTS[role].budget_tokens, quarter_of_bytes(body)
     if tokens > budget:
         message = f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"
         yield TemplateFault(1, message)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
-from scope_selfplay.prompts.file import CountTokens, Prompt, claimed_role, quarter_of_bytes, read_prompt
+from scope_selfplay.prompts.file import Prompt, claimed_role, read_prompt
 from scope_selfplay.prompts.pack import (
     DOMAIN_FILE,
     KEYS,
@@ -67,14 +67,14 @@ class Layer:
         return None if text is None else read_mapping(text, self.path(DOMAIN_FILE))
 
 
-def resolve(layers: Sequence[Layer], count_tokens: CountTokens) -> tuple[Pack | None, list[Finding]]:
+def resolve(layers: Sequence[Layer]) -> tuple[Pack | None, list[Finding]]:
     """The pack, or None and what is wrong, in the order in which to correct it.
 
     `layers` are the domain itself, then what it extends, nearest first; at least one.
     """
     problems = [problem for layer in layers for problem in _file_problems(layer)]
     domain, domain_problems = _resolve_domain(layers)
-    prompts, prompt_problems = _resolve_prompts(layers, domain, count_tokens)
+    prompts, prompt_problems = _resolve_prompts(layers, domain)
     problems += [*domain_problems, *prompt_problems]
     # Last: these mistakes are not in the texts, and a copied folder always has one.
     problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
@@ -133,7 +133,7 @@ def _resolve_domain(layers: Sequence[Layer]) -> tuple[Domain | None, list[Findin
 
 
 def _resolve_prompts(
-    layers: Sequence[Layer], domain: Domain | None, count_tokens: CountTokens
+    layers: Sequence[Layer], domain: Domain | None
 ) -> tuple[tuple[Prompt, ...], list[Finding]]:
     prompts, problems = [], []
     lexical = domain is not None and domain.judge is JudgeKind.LEXICAL
@@ -148,7 +148,6 @@ def _resolve_prompts(
                 role,
                 layer.texts[role.file_name],
                 layer.path(role.file_name),
-                count_tokens=count_tokens,
                 taught=lexical and role in POLICY_ROLES,
             )
             prompts.append(prompt)
@@ -313,12 +312,9 @@ def load_pack(folder: Path | str) -> Pack:
     return pack
 
 
-def check_pack(folder: Path | str, count_tokens: CountTokens = quarter_of_bytes) -> list[Finding]:
-    """Every problem of the pack in `folder`, in the order in which to correct them; empty when it loads.
-
-    `count_tokens` is the policy's tokenizer when there is one. Values are not counted, only the pack's own text.
-    """
-    return _examine(Path(folder), count_tokens)[1]
+def check_pack(folder: Path | str) -> list[Finding]:
+    """Every problem of the pack in `folder`, in the order in which to correct them; empty when it loads."""
+    return _examine(Path(folder))[1]
 
 
 def pack_origins(folder: Path | str) -> list[Origin]:
@@ -347,13 +343,13 @@ def extendable_names(parent: Path) -> list[str]:
     return sorted({*names_in(parent), *names_in(shipped_prompts())})
 
 
-def _examine(folder: Path, count_tokens: CountTokens = quarter_of_bytes) -> tuple[Pack | None, list[Finding]]:
+def _examine(folder: Path) -> tuple[Pack | None, list[Finding]]:
     layers: list[Layer] = []
     for step in _chain(folder):
         if isinstance(step, Finding):
             return None, [step]
         layers.append(step)
-    return resolve(layers, count_tokens)
+    return resolve(layers)
 
 
 def _chain(folder: Path) -> Iterator[Layer | Finding]:

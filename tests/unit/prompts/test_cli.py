@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scope_selfplay.base.errors import CheckpointError, ExitCode, PromptError
+from scope_selfplay.base.errors import ExitCode, PromptError
 from scope_selfplay.prompts.commands import prompts
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.roles import PromptRole
@@ -39,23 +39,6 @@ def test_mistakes_are_lines_on_stdout_and_the_exit_code_is_64(tmp_path: Path) ->
     [problem] = json.loads(scope_prompts("check", "./wikipedia", "--json").stdout)
     assert problem["where"] == f"wikipedia/solver.md:{line}"
     assert problem["what"].startswith("uses {{ qustion }};")
-
-
-def test_budgets_can_be_counted_with_a_tokenizer_and_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="needs the retrieval extra")
-    # One token a character: every prompt of the pack is over its budget.
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    tokenizer.enable_padding(length=4096)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    body = next(p.body for p in load_pack(PROMPTS / "wikipedia").prompts if p.role == PromptRole.GRADE)
-    for given in ("tokenizer.json", "."):
-        result = scope_prompts("check", "wikipedia", "--tokenizer", given)
-        assert result.exit_code == ExitCode.USER
-        assert f"takes about {len(body)} tokens; a grade prompt has 1000" in result.stdout
-    (tmp_path / "tokenizer.json").write_text("{}")
-    error = scope_prompts("check", "wikipedia", "--tokenizer", ".").exception
-    assert isinstance(error, CheckpointError) and "\n" not in str(error)
 
 
 def test_a_role_is_shown_as_it_is_and_where_it_comes_from_beside_it() -> None:
