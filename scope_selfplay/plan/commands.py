@@ -12,7 +12,7 @@ from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import CheckpointError, Finding, UserError
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.plan.load import ResourcePlan, RetrievalPlan, make_plan
+from scope_selfplay.plan.load import ResourcePlan, make_plan
 from scope_selfplay.plan.memory import Parts, PodMemory
 from scope_selfplay.plan.preflight import WHAT
 from scope_selfplay.plan.size import Assumptions
@@ -154,8 +154,12 @@ def _of_gpus(plan: ResourcePlan) -> Iterator[str]:
         f"GPU hours of the run, busy: {plan.gpu_hours:,.0f} (an estimate, nothing of it was measured); "
         f"disk: {plan.volume_gib:,.0f} GiB at most"
     )
-    if plan.retrieval is not None:
-        yield from _retrieval(plan.retrieval)
+    if (found := plan.retrieval) is not None:
+        short = " (too little)" if found.is_short else ""
+        yield (
+            f"retriever: {found.passages:,} passages take {found.memory_gib:,.0f} of the {found.requested_gib:,.0f} "
+            f"GiB that it has{short}"
+        )
     yield ""
     yield from _pods(plan).text()
     yield ""
@@ -163,18 +167,6 @@ def _of_gpus(plan: ResourcePlan) -> Iterator[str]:
         advice = f"; {pod.advice}" if pod.advice else ""
         yield f"{pod.pod} on {_gpus(pod)} GPU(s): {_shown(pod.parts)}; host: {_shown(pod.host_parts)}{advice}"
     yield ""
-
-
-def _retrieval(found: RetrievalPlan) -> Iterator[str]:
-    yield (
-        f"retriever: encoding {found.passages:,} passages once: {found.encode_hours:,.1f} h by {found.encoded_by} "
-        f"({found.core_hours:,.0f} core-hours on CPUs)"
-    )
-    yield (
-        f"  {found.searches:,} searches in a step of the Solver: {found.search_seconds:,.0f} s on "
-        f"{found.search_cpus:g} CPUs; the server needs {found.memory_gib:,.0f} of the {found.requested_gib:,.0f} GiB "
-        "that it has" + (" (too little)" if found.is_short else "")
-    )
 
 
 def _stages(plan: ResourcePlan) -> Table:

@@ -129,21 +129,10 @@ _ENCODER_BYTES = 440_000_000
 
 
 class RetrievalPlan(NamedTuple):
-    """`encode_hours` are those of the Job that builds the index: with its GPUs, or with its CPUs."""
+    """Memory of the server in GiB: what its search processes and a busy one's index take, and what it has."""
 
     passages: int
-    core_hours: float
-    """Of encoding on CPUs."""
-    encode_hours: float
-    encoded_by: str
-    """A GPU, so many CPUs, or nobody where vectors are published."""
-    searches: int
-    """Of one step of the Solver's training."""
-    search_cpus: float
-    search_seconds: float
-    """All of them, one after the other on each CPU."""
     memory_gib: float
-    """Of the server: its search processes, and what a busy one keeps of the index."""
     requested_gib: float
 
     @property
@@ -154,32 +143,11 @@ class RetrievalPlan(NamedTuple):
 
 def retrieval_plan(config: RunConfig, assumptions: Assumptions) -> RetrievalPlan | None:
     """None for a run that searches nothing, words only, or an index that it does not build."""
-    cluster, prepare = config.cluster, config.cluster.prepare
-    builds = cluster.retriever.serve and prepare.encoder is not None and not cluster.tiny
+    cluster, passages = config.cluster, assumptions.passages
+    builds = cluster.retriever.serve and cluster.prepare.encoder is not None and not cluster.tiny
     if config.corpus.path == "none" or config.search.url is not None or not builds:
         return None
-    core_hours = assumptions.passages / assumptions.encode_rate / 3600
-    cpus, search_cpus = amount(prepare.index_job.amounts()["cpu"]), amount(cluster.retriever.cpu)
-    if prepare.vectors is not None:
-        hours, encoded_by = 0.0, "published vectors"
-    elif prepare.index_job.gpus:
-        # One process and one GPU: more would wait for the reading of texts.
-        hours, encoded_by = assumptions.passages / assumptions.gpu_encode_rate / 3600, "1 GPU"
-    else:
-        hours, encoded_by = core_hours / cpus, f"{cpus:g} CPUs"
-    searches = round(config.solver.batch * config.solver.group_size * assumptions.searches)
-    seconds = searches / (assumptions.query_rate * search_cpus)
-    return RetrievalPlan(
-        assumptions.passages,
-        core_hours,
-        hours,
-        encoded_by,
-        searches,
-        search_cpus,
-        seconds,
-        _serving_gib(config, assumptions.passages),
-        amount(cluster.retriever.memory) / GIB,
-    )
+    return RetrievalPlan(passages, _serving_gib(config, passages), amount(cluster.retriever.memory) / GIB)
 
 
 def _serving_gib(config: RunConfig, passages: int) -> float:

@@ -46,15 +46,6 @@ class Assumptions(Value):
     """Tokens per second that an engine reads."""
     passages: _Count = 21_015_324
     """Passages of the retriever's corpus (DPR's Wikipedia of 2018)."""
-    encode_rate: _Amount = 5.5
-    """Passages of 153 tokens that one CPU core encodes per second: measured, E5-base's shape in ONNX Runtime on a busy
-    core with AVX-512 (docs/operate/serving.md)."""
-    gpu_encode_rate: _Amount = 3000.0
-    """Passages that a GPU encodes per second; not measured. The operations alone would allow four times as many."""
-    searches: _Amount = 3.0
-    """Searches of a Solver's rollout."""
-    query_rate: _Amount = 22.0
-    """Queries of 19 tokens that one CPU core encodes and searches per second: measured as `encode_rate`, one by one."""
     flops: _Amount = 990e12
     """Peak bf16 operations per second of the GPU."""
     utilisation: _Share = 0.35
