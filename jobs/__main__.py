@@ -296,13 +296,10 @@ def _wait_for(inputs: Iterable[Path], patience: float) -> None:
 
 
 @jobs.command()
-@_RUN
 @_PROCESSES
 @click.option("--out", type=_PATH, required=True, help="Folder of the trained model.")
-@click.option(
-    "--trajectories", type=_PATH, multiple=True, help="JSON lines with `messages`, instead of a run."
-)
-@click.option("--start", type=_PATH, help="Model that learns from the trajectories.")
+@click.option("--trajectories", type=_PATH, multiple=True, required=True, help="JSON lines with `messages`.")
+@click.option("--start", type=_PATH, required=True, help="Model that learns from them.")
 @click.option(
     "--dialect",
     "family",
@@ -314,55 +311,40 @@ def _wait_for(inputs: Iterable[Path], patience: float) -> None:
 @click.option(
     "--max-length", type=click.IntRange(64), default=32_768, show_default=True, help="Tokens of a row."
 )
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.6, show_default=True)
 @click.option("--epochs", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-5, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--micro-batch", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the order of trajectories.")
 def warm_start(
-    config: Path,
-    root: Path,
-    prompts: Path,
-    overrides: tuple[str, ...],
     processes: int,
     out: Path,
     trajectories: tuple[Path, ...],
-    start: Path | None,
+    start: Path,
     family: str,
     max_length: int,
-    min_score: float,
     **training: Any,
 ) -> None:
-    """SFT before iteration 1, on trajectories from outside or on the accepted rollouts of a finished run."""
+    """SFT before iteration 1, on trajectories of a stronger model."""
     from jobs.launch import ranks_here, run_as_ranks
     from scope_selfplay.training.sft import WarmStart
 
     how = WarmStart(**training)
     if (node := ranks_here(processes)) is not None:
         run_as_ranks(node)
-    if trajectories and start is None:
-        raise UserError("--trajectories needs --start, the folder of the model that learns from them")
-    from scope_selfplay.config.load import load_config
     from scope_selfplay.dialects.families import dialect
-    from scope_selfplay.run.begin import open_run
     from scope_selfplay.stages.warm_start import learn_from_trajectories
-    from scope_selfplay.stages.warm_start import warm_start as learn_from_run
 
     with shown_progress() as progress:
-        if start is not None and trajectories:
-            losses = learn_from_trajectories(
-                trajectories,
-                start,
-                out,
-                family=dialect(family),
-                max_length=max_length,
-                settings=how,
-                say=progress.say,
-            )
-        else:
-            run = open_run(load_config(config, overrides), root, progress, packs=prompts)
-            losses = learn_from_run(run, out, min_score=min_score, settings=how)
+        losses = learn_from_trajectories(
+            trajectories,
+            start,
+            out,
+            family=dialect(family),
+            max_length=max_length,
+            settings=how,
+            say=progress.say,
+        )
         if losses:
             progress.say(f"{out}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
 

@@ -395,22 +395,19 @@ class Player(NamedTuple):
 class Replay:
     """What was recorded of an episode, said again: engine and tools in one.
 
-    Behind the last turn the `engine` goes on, for which nothing more is found; without one the rollout fails.
+    Behind the last turn the `engine` goes on, for which nothing more is found.
     """
 
-    def __init__(
-        self, turns: Sequence[Turn], codec: TextCodec, *, index: str = "", engine: PolicyModel | None = None
-    ) -> None:
-        self.index = index
-        self.identity = index if engine is None else engine.identity
+    index = ""
+
+    def __init__(self, turns: Sequence[Turn], codec: TextCodec, *, engine: PolicyModel) -> None:
+        self.identity = engine.identity
         self._turns, self._codec, self._engine = turns, codec, engine
         self._turn = -1
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         self._turn += 1
         if self._turn >= len(self._turns):
-            if self._engine is None:
-                raise InferenceError("the recording is over")
             return await self._engine.generate(request, key)
         ids = ids_of_turn(self._codec, request, self._turns[self._turn].text)
         finish = Finish.STOP if len(ids) <= request.max_tokens else Finish.LENGTH

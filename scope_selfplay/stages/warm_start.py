@@ -1,16 +1,11 @@
-"""What a warm start learns before iteration 1: rollouts that a run accepted, or trajectories of a stronger model.
+"""What a warm start learns before iteration 1: trajectories of a stronger model.
 
-The corpus keeps text, because token ids depend on the tokenizer. So `replay` runs an episode again with the recorded
-texts as its samples and the recorded passages as its search results: prompts, masks and turn ends come out as in
-sampling, for whatever policy is trained on it. A rollout that does not read back as it was recorded is refused.
-
-Trajectories from outside are JSON lines of chat messages (docs/how/training.md, Warm start). The policy's own chat
+They are JSON lines of chat messages (docs/how/training.md, Warm start). The policy's own chat
 template writes every conversation, so that system prompt, tools and calls look as when it is served. Loss is on what
 the assistant says, the end of its turn included. Turns are one row as long as the template continues the conversation;
 where it rewrites history (Qwen3 drops earlier thinking), a new row begins.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,110 +15,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel
 
-from scope_selfplay.base.errors import ConfigError, UserError
-from scope_selfplay.base.values import Grade, Role, Rollout, RolloutStatus, Turn
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.dialects.families import Dialect
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.net.json import given_lines
-from scope_selfplay.policy.episodes import Episode, PolicyFormat, Replay, run_episode
-from scope_selfplay.run.run import Run
-from scope_selfplay.stages.train import lineage_of
-from scope_selfplay.stages.work import accepted_in
 from scope_selfplay.store.card import Lineage
-from scope_selfplay.store.files import read_records
-from scope_selfplay.store.folder import Policy, Stage, StageFolder, weights_hash
-from scope_selfplay.training.rows import TrainingRow, rows_from
+from scope_selfplay.store.folder import weights_hash
+from scope_selfplay.training.rows import TrainingRow
 from scope_selfplay.training.sft import WarmStart, sft
-
-
-def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) -> list[float]:
-    """Train M0 on the accepted rollouts of all of a run's iterations. Returns the losses.
-
-    Raises UserError where `out` is taken, CorpusError where nothing is left to learn from.
-    """
-    if out.exists():
-        raise UserError(f"{out}: exists already; give another --out")
-    found = warm_start_rows(run, min_score=min_score)
-    run.progress.say(
-        f"{found.learnt} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
-        f"{run.config.model.dialect}"
-    )
-    lineage = lineage_of(run, "warm start", 0, "M0")
-    return sft(found.rows, run.base, out, settings=settings, codec=run.codec, lineage=lineage)
 
 
 @dataclass
 class LearntRows:
-    """Rows to learn from, and what gave none."""
+    """Rows to learn from, and trajectories: those that gave some, and those that gave none."""
 
     rows: list[TrainingRow] = field(default_factory=list)
     learnt: int = 0
-    """Rollouts, or trajectories."""
     refused: int = 0
-    """Rollouts that do not read back in this family as they were recorded; trajectories of which `rows_of` is None."""
+    """Those of which `rows_of` is None."""
     unread: int = 0
-    """Trajectories with calls that this family does not read."""
+    """Those with calls that this family does not read."""
     too_long: int = 0
-
-
-def warm_start_rows(run: Run, *, min_score: float) -> LearntRows:
-    """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them.
-    Held-out tasks are left out.
-    """
-    found = LearntRows()
-    for iteration in range(1, run.config.iterations + 1):
-        tasks = run.folder.stage(iteration, Stage.TASKS)
-        for policy_format, recorded, episode in _recorded(run, tasks, min_score):
-            played = replay(recorded, episode, policy_format)
-            if played is None:
-                found.refused += 1
-                continue
-            found.learnt += 1
-            found.rows += rows_from(played, per_turn=policy_format.dialect.drops_earlier_thinking)
-    return found
-
-
-def _recorded(
-    run: Run, folder: StageFolder, min_score: float
-) -> Iterator[tuple[PolicyFormat, Rollout, Episode]]:
-    recorded = read_records(folder.rollouts, Rollout)
-    rollouts = {rollout.id: rollout for rollout in recorded if rollout.status is RolloutStatus.FINISHED}
-    scores = {grade.rollout_id: grade.score for grade in read_records(folder.grades, Grade)}
-    documents = {document.id: document for document in run.documents}
-    formats = {role: run.policy_format(Policy("M0", run.base), role) for role in Role}
-    for candidate in accepted_in(folder):
-        task = candidate.task
-        assert task is not None
-        for name in candidate.rollout_ids:
-            rollout, score = rollouts.get(name), scores.get(name)
-            if rollout and score is not None and score >= min_score:
-                episode = run.context.solver_episode(formats[Role.SOLVER], (name,), task)
-                yield formats[Role.SOLVER], rollout, episode
-        writer = rollouts.get(candidate.challenger_rollout_id)
-        document = documents.get(candidate.provenance.document_id)
-        if writer and document:
-            turns = task.search_turns if task.assigned_turns is None else task.assigned_turns
-            source = TaskSource(document, task.type, turns)
-            episode = run.context.challenger_episode(formats[Role.CHALLENGER], (writer.id,), source)
-            yield formats[Role.CHALLENGER], writer, episode
-
-
-def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat) -> Rollout | None:
-    """The rollout with ids, or None where this policy's family would read it otherwise than it was recorded."""
-    recording = Replay(recorded.turns, policy_format.codec, index=recorded.index)
-    rollout = asyncio.run(run_episode(episode, recording, recording, key=("replay", recorded.id)))
-    same = (
-        rollout.status is recorded.status
-        and (rollout.answer, rollout.task) == (recorded.answer, recorded.task)
-        and list(map(_as_read, rollout.turns)) == list(map(_as_read, recorded.turns))
-    )
-    return rollout if same else None
-
-
-def _as_read(turn: Turn) -> tuple[object, ...]:
-    return turn.text, turn.query, turn.call and (turn.call.tool, turn.call.arguments, turn.call.fault)
 
 
 def learn_from_trajectories(

@@ -1,4 +1,4 @@
-"""SFT before reinforcement learning (ArenaRL starts so): a policy learns from what `stages.warm_start` collects.
+"""SFT before reinforcement learning (ArenaRL starts so): a policy learns from the rows that `stages.warm_start` makes.
 
 It is the loop of GRPO with rows that were sampled elsewhere, all with the advantage 1: CISPO's loss is then their
 negative log-likelihood. So it is sharded, saved and resumed like every training.
@@ -51,9 +51,7 @@ def sft(
     CorpusError without rows.
     """
     if not rows:
-        raise CorpusError(
-            "nothing is left to learn from; lower --min-score, raise --max-length, or give other trajectories"
-        )
+        raise CorpusError("nothing is left to learn from; raise --max-length, or give other trajectories")
     team, folder = team or ranks(), StageFolder(out.with_name(f".{out.name}.work"))
     records = _in_order(len(rows), settings)
     steps = -(-len(records) // settings.batch)

@@ -1,4 +1,4 @@
-"""A policy learns from stored rollouts, which are played again for their token ids, and from trajectories of others."""
+"""A policy learns from trajectories of others."""
 
 import json
 import os
@@ -17,33 +17,14 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.policy.episodes import PolicyFormat, RolloutLimits
-from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, replay, rows_of, trajectory_rows
+from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, rows_of, trajectory_rows
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.sft import WarmStart, sft
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
 from tests.integration.loop.test_faults_of_checkpoints import in_fork
-from tests.integration.loop.test_token_rows import WRITTEN, begun, played
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_stored_rollout_gets_the_ids_of_sampling_back(name: str) -> None:
-    codec, family = ChatCodec(tokenizer_of(name)), dialect(name)
-    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(8192))
-    # Only Qwen3 ends its answers with the end of the turn; the others stop at their closing tag.
-    rollout = played(codec, family, WRITTEN[name].lines, ends=False)
-    again = replay(rollout.without_ids(), begun(codec, family), policy_format)
-    assert again is not None
-    for before, after in zip(rollout.turns, again.turns, strict=True):
-        assert after.prompt_ids == before.prompt_ids
-        stopped = before.text.endswith((*family.stop, "</open>", "</flights>"))
-        assert after.ids == (before.ids if stopped else (*before.ids, codec.end_of_turn))
-    other = dialect("qwen3" if name != "qwen3" else "qwen2.5")
-    foreign = PolicyFormat(codec, other, "S_0", RolloutLimits(8192))
-    assert replay(rollout.without_ids(), begun(codec, other), foreign) is None
-
+from tests.integration.loop.test_token_rows import played
 
 ROWS = [
     TrainingRow(
