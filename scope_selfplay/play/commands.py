@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from scope_selfplay.judge.commands import judge
 
 if TYPE_CHECKING:
     from scope_selfplay.judge.checks import Exam
-    from scope_selfplay.play.person import Console
 
 SAMPLE = 600
 
@@ -199,25 +197,21 @@ def play() -> None:
 @click.option(
     "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
 )
-@click.option(
-    "--answers", type=_PATH, metavar="FILE", help="Replies from a file, one a line, instead of the terminal."
-)
 @click.option("--task", metavar="ID", help="All questions of one task; without it a random sample.")
 @click.option(
     "--n", "count", type=click.IntRange(1), default=20, show_default=True, help="Questions of the session."
 )
-def play_judge(
-    run: str, checkpoints: tuple[str, ...], task: str | None, count: int, person: str, answers: Path | None
-) -> None:
+def play_judge(run: str, checkpoints: tuple[str, ...], task: str | None, count: int, person: str) -> None:
     """Answer what the judge was asked, without seeing what it said. With two checkpoints (S_0 S_1) compare their
     answers to held-out tasks, blind and shuffled. The agreement is in `scope report RUN`.
 
-    RUN is a run folder, or a name under runs/. The same command goes on with what you have not answered.
+    RUN is a run folder, or a name under runs/. The same command goes on with what you have not answered. Replies are
+    lines of stdin, so a file of them can be piped in.
     """
     from scope_selfplay.config.load import load_config
     from scope_selfplay.judge.fences import fence_key
     from scope_selfplay.judge.questions import JudgePrompts
-    from scope_selfplay.play.person import asked_on, pairs_left, put_to_person, sampled
+    from scope_selfplay.play.person import Console, asked_on, pairs_left, put_to_person, sampled
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import with_judge_prompts
     from scope_selfplay.store.human import HumanFolder
@@ -226,7 +220,7 @@ def play_judge(
     if len(checkpoints) not in (0, 2):
         raise click.UsageError(f"found {len(checkpoints)} checkpoint, expected two to compare, or none")
     with RunReader(find_run(run)) as reader:
-        console, human, kept = _console(answers), HumanFolder(reader.folder), reader.folder.prompts
+        human, kept = HumanFolder(reader.folder), reader.folder.prompts
         prompts = None
         if checkpoints:
             asked = pairs_left(reader, *checkpoints, person=person)[:count]
@@ -244,15 +238,5 @@ def play_judge(
         if not asked:
             what = "no two different answers of theirs" if checkpoints else "nothing that the judge was asked"
             raise UserError(f"{reader.folder.path}: has {what} that {person} has not judged")
-        given = put_to_person(asked, human, console, prompts)
+        given = put_to_person(asked, human, Console(), prompts)
         click.echo(f"{given} of {len(asked)} questions answered; scope report {run}", err=True)
-
-
-def _console(answers: Path | None) -> "Console":
-    from scope_selfplay.play.person import Console, RepliesConsole
-
-    if answers is not None:
-        return RepliesConsole(answers)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError("scope play needs a terminal; give --answers FILE for a script")
-    return Console()

@@ -4,10 +4,10 @@ Questions are shown as the judge was shown them; pairs of answers are shuffled, 
 is kept at once, and the same command goes on with what is left.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
@@ -229,7 +229,7 @@ class PersonLeftError(Exception):
 
 
 class Console:
-    """A terminal: prints to stdout and reads replies, a line each."""
+    """Prints to stdout and reads replies from stdin, a line each."""
 
     def __init__(self) -> None:
         self._console = RichConsole(highlight=False)
@@ -243,7 +243,11 @@ class Console:
         self._console.print(Text(printable(text), style=style), soft_wrap=False)
 
     def complain(self, text: str) -> None:
-        """Say why the last reply cannot be taken; the person is asked again. Raises UserError in a script."""
+        """Say why the last reply cannot be taken; a person is asked again. Raises UserError for a script's reply: those
+        that follow would answer other questions.
+        """
+        if not sys.stdin.isatty():
+            raise UserError(text)
         self.show(text, "yellow")
 
     def ask(self, question: str) -> str:
@@ -252,36 +256,6 @@ class Console:
             return self._console.input(f"{question} ", markup=False)
         except EOFError:
             raise PersonLeftError from None
-
-
-class RepliesConsole(Console):
-    """Replies from a file, one a line; lines of `#` are remarks."""
-
-    def __init__(self, file: Path) -> None:
-        """Raises UserError for a file that cannot be read."""
-        super().__init__()
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"--answers {file}: cannot be read ({error}); give a text file, one reply a line"
-            ) from None
-        self._replies = [line for line in lines if line.strip() and not line.startswith("#")]
-        self._source, self._used = file, 0
-
-    def complain(self, text: str) -> None:
-        raise UserError(f"{self._source}: reply {self._used} ({self._replies[self._used - 1]!r}): {text}")
-
-    def ask(self, question: str) -> str:
-        if self._used >= len(self._replies):
-            raise UserError(
-                f"{self._source}: has {len(self._replies)} replies, and one more is asked for ({question}); add it, or "
-                "end with /quit"
-            )
-        self._used += 1
-        reply = self._replies[self._used - 1]
-        self.show(f"{question} {reply}", "bold")
-        return reply
 
 
 def new_part(prompt: str, seen: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from scope_selfplay.base.errors import ScopeError, UserError
+from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.values import Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.run.exam import marks_of
@@ -37,10 +37,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def play(folder: RunFolder, command: str, *words: str, replies: list[str], person: str = "ann") -> Result:
-    file = folder.path / "replies.txt"
-    file.write_text("\n".join(replies) + "\n")
-    options = ["--answers", str(file), "--person", person]
-    return CliRunner().invoke(cli, ["play", command, str(folder.path), *words, *options])
+    words = ("play", command, str(folder.path), *words, "--person", person)
+    return CliRunner().invoke(cli, words, input="\n".join(replies) + "\n")
 
 
 def stats(folder: RunFolder, section: str) -> Any:
@@ -94,9 +92,9 @@ def test_a_sample_goes_on_where_the_person_stopped(folder: RunFolder) -> None:
     assert other.exit_code == 0, "another person is asked anew, in another order"
 
 
-def test_a_reply_that_is_none_names_its_line(folder: RunFolder) -> None:
-    done = play(folder, "judge", "--task", "task-1-002", replies=["y", "perhaps"])
-    assert isinstance(done.exception, ScopeError) and "reply 2 ('perhaps')" in str(done.exception)
+def test_a_reply_of_a_script_that_is_none_ends_it(folder: RunFolder) -> None:
+    done = play(folder, "judge", "--task", "task-1-002", replies=["y", "perhaps", "n"])
+    assert isinstance(done.exception, UserError) and "'perhaps' is no reply" in str(done.exception)
     assert len(HumanFolder(folder).verdicts()) == 1
 
 
@@ -172,8 +170,3 @@ def test_keys_are_edited_and_leaving_keeps_what_was_finished(folder: RunFolder) 
     assert terminal.end() == 0 and "1 of 5 questions answered" in terminal.text
     (verdict,) = HumanFolder(folder).verdicts()
     assert verdict.value is False and verdict.reasoning == "so it seems"
-
-
-def test_without_a_terminal_there_is_one_line_that_names_answers(folder: RunFolder) -> None:
-    found = CliRunner().invoke(cli, ["play", "judge", str(folder.path)]).exception
-    assert isinstance(found, UserError) and "needs a terminal; give --answers FILE" in str(found)
