@@ -202,15 +202,13 @@ def read_exam(folder: RunFolder) -> Exam | None:
 
 
 class AuditWay(StrEnum):
-    """How a judgement is asked again; in every way but the last by the same judge, with draws of its own."""
+    """How a judgement is asked again, with draws of its own."""
 
     AGAIN = "again"
     SWAPPED = "swapped"
     """The two answers in the other order."""
     LONGER = "longer"
     """The answer, or one of two, with sentences behind it that say nothing."""
-    ELSEWHERE = "elsewhere"
-    """By the judge of another endpoint."""
 
 
 class JudgementKind(StrEnum):
@@ -249,7 +247,6 @@ AGREE = {
     AuditWay.AGAIN: "agree, asked again",
     AuditWay.SWAPPED: "agree, in the other order",
     AuditWay.LONGER: "agree, with a longer answer",
-    AuditWay.ELSEWHERE: "agree, another judge",
 }
 FIRST_PLACE = "what being shown first adds to a win"
 """1 where the place decides every pair."""

@@ -5,7 +5,7 @@ and an audit that goes on, or one of more calls, asks again what another one ask
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from scope_selfplay.base.values import (
     rng_from,
     seed_from,
 )
-from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.designs.design import ComparisonDesign
@@ -69,13 +68,11 @@ _UNITS = {
 }
 """Where judgements of each kind are: `one` and `other` name the candidate and gate, answer and criterion, or pair."""
 WAYS_OF = {
-    JudgementKind.GATE: (AuditWay.AGAIN, AuditWay.ELSEWHERE),
-    JudgementKind.GRADE: (AuditWay.AGAIN, AuditWay.LONGER, AuditWay.ELSEWHERE),
+    JudgementKind.GATE: (AuditWay.AGAIN,),
+    JudgementKind.GRADE: (AuditWay.AGAIN, AuditWay.LONGER),
     JudgementKind.COMPARISON: tuple(AuditWay),
 }
 """In which ways a judgement of each kind can be asked again."""
-_OWN = (AuditWay.AGAIN, AuditWay.SWAPPED, AuditWay.LONGER)
-"""The ways in which the judge of the run itself is asked, by its own prompts."""
 _PARTS = {JudgementKind.GRADE: 0.6, JudgementKind.GATE: 0.2, JudgementKind.COMPARISON: 0.2}
 """How the calls of one way are shared."""
 _MOST = 600
@@ -92,10 +89,8 @@ class Judgement(NamedTuple):
     kept: AskedAgain
 
 
-def audit_judge(
-    path: Path, overrides: Sequence[str], progress: Progress, *, sample: int, other: JudgeConfig | None = None
-) -> AuditReport:
-    """At most `sample` calls, of an `other` judge, too.
+def audit_judge(path: Path, overrides: Sequence[str], progress: Progress, *, sample: int) -> AuditReport:
+    """At most `sample` calls.
 
     Goes on where an earlier audit was stopped, and pays for no answer twice. Raises JudgeError, ConfigError.
     """
@@ -106,9 +101,9 @@ def audit_judge(
             raise ConfigError(
                 "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
             )
-        judges = _Judges(run, other)
+        judges = _Judges(run)
         pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}
-    planned = _planned(pools, judges.ways, sample)
+    planned = _planned(pools, sample)
     if not planned:
         raise RecordError(
             f"{path}: holds no judgement that could be asked again; audit a run that has made tasks or answers"
@@ -238,16 +233,9 @@ def _tasks(reader: RunReader, task_ids: Sequence[str]) -> dict[str, Candidate]:
     }
 
 
-def _planned(
-    pools: Mapping[JudgementKind, Sequence[Judgement]],
-    ways: Callable[[Judgement], Iterable[AuditWay]],
-    sample: int,
-) -> list[tuple[Judgement, AuditWay]]:
+def _planned(pools: Mapping[JudgementKind, list[Judgement]], sample: int) -> list[tuple[Judgement, AuditWay]]:
     """Every way gets as many calls as any other, as far as there are judgements for it."""
-    able = {
-        way: {kind: [each for each in pool if way in ways(each)] for kind, pool in pools.items()}
-        for way in AuditWay
-    }
+    able = {way: {kind: pool for kind, pool in pools.items() if way in WAYS_OF[kind]} for way in AuditWay}
     used = [way for way in AuditWay if any(able[way].values())]
     planned: list[tuple[Judgement, AuditWay]] = []
     for number, way in enumerate(used):
@@ -267,25 +255,18 @@ def _shared(pools: dict[JudgementKind, list[Judgement]], room: int) -> list[Judg
 
 
 class _Judges:
-    """Who is asked in which way; each judge is opened when it is first asked, and answers nothing from a cache."""
+    """Each is opened when it is first asked, and answers nothing from a cache."""
 
-    def __init__(self, run: Run, other: JudgeConfig | None) -> None:
-        self._run, self._other = run, other
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._opened: dict[str, Judge] = {}
-        self.own = self.of(None, AuditWay.AGAIN)
+        self.own = self.of(None)
 
-    def ways(self, judgement: Judgement) -> list[AuditWay]:
-        """Those in which the judgement can be asked again."""
-        ways = WAYS_OF[judgement.kept.kind]
-        return [way for way in ways if self._other is not None or way is not AuditWay.ELSEWHERE]
-
-    def of(self, stage: Stage | None, way: AuditWay) -> Judge:
-        """The one that judges in a stage, or stands in for it in this way."""
+    def of(self, stage: Stage | None) -> Judge:
+        """The one that judges in a stage."""
         run, settings = self._run, self._run.config.judge
         if stage is Stage.COMPARE and settings.evaluate:
             settings = settings.deciding[0]
-        if way is AuditWay.ELSEWHERE and self._other is not None:
-            settings = self._other
         name = settings.model_dump_json()
         if name not in self._opened:
             if settings.kind == "model":
@@ -310,7 +291,7 @@ def _ask_all(
         for each in read_asked(folder)
         if each.now is not None or each.fault is Fault.UNREADABLE
     }
-    asked = [(judgement, way, judges.of(judgement.kept.stage, way)) for judgement, way in planned]
+    asked = [(judgement, way, judges.of(judgement.kept.stage)) for judgement, way in planned]
     missing = [each for each in asked if (each[0].kept.id, each[1], each[2].identity) not in settled]
     title = "ask judgements again"
     with Appender(folder.audit / "asked.jsonl") as file:
@@ -323,7 +304,7 @@ def _ask_all(
 
 
 async def ask_again(judgement: Judgement, way: AuditWay, judge: Judge) -> AskedAgain:
-    """`judge` is the one that this way asks; with a fault there is no verdict now."""
+    """With a fault there is no verdict now."""
     padded_first = rng_from("audit", judgement.kept.id).random() < 0.5
     reply = await judge.ask(_altered(judgement, way, padded_first=padded_first))
     now, verdict = reply.value, reply.verdict
@@ -373,11 +354,10 @@ def _longer(rollout: Rollout) -> Rollout:
 def report_of(asked: Sequence[AskedAgain], judge: str) -> AuditReport:
     """Everything that can be said; `judge` names the one of the run."""
     read = {way: [each for each in asked if each.way is way and each.now is not None] for way in AuditWay}
-    own = [each for each in asked if each.way in _OWN]
     checks = {AGREE[AuditWay.AGAIN]: _share(read[AuditWay.AGAIN], _agrees), **_agreements(asked)}
     checks[FIRST_PLACE] = _share(read[AuditWay.SWAPPED], lambda each: -_change(each), DIFFERENCES)
     checks[LENGTH] = _share(read[AuditWay.LONGER], _gain_of_length, DIFFERENCES)
-    checks[UNREAD] = _share(own, lambda each: float(each.now is None))
+    checks[UNREAD] = _share(asked, lambda each: float(each.now is None))
     checks |= _drifts([each for each in read[AuditWay.AGAIN] if each.kind is JudgementKind.GRADE])
     return AuditReport(
         iteration=max((each.iteration for each in asked), default=0),

@@ -24,9 +24,6 @@ SAMPLE = 600
 @click.option(
     "--sample", default=SAMPLE, show_default=True, type=click.IntRange(min=1), help="Most calls to make."
 )
-@click.option("--base-url", help="Endpoint of another judge to ask as well.")
-@click.option("--model", help="Its model, if it serves several.")
-@click.option("--api-key-env", help="Environment variable that holds its key.")
 @click.option(
     "--set",
     "overrides",
@@ -35,24 +32,13 @@ SAMPLE = 600
     help="Change a setting, such as the judge's address.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit_command(
-    run: str,
-    sample: int,
-    base_url: str | None,
-    model: str | None,
-    api_key_env: str | None,
-    overrides: tuple[str, ...],
-    *,
-    as_json: bool,
-) -> None:
-    """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers, of
-    another judge. Stopped and started again, it goes on.
+def audit_command(run: str, sample: int, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers. Stopped
+    and started again, it goes on.
 
     \b
-    scope judge audit runs/demo
-    scope judge audit runs/demo --sample 2000 --base-url http://127.0.0.1:8002/v1
+    scope judge audit runs/demo --sample 2000
     """
-    from scope_selfplay.config.load import load_config
     from scope_selfplay.play.audit import audit_judge
     from scope_selfplay.report.health import audit_values
     from scope_selfplay.report.judge import judge_checks, judge_table
@@ -62,11 +48,8 @@ def audit_command(
 
     quiet_libraries()
     path = find_run(run)
-    given = {"base_url": base_url, "model": model, "api_key_env": api_key_env}
-    settings = [f"judge.endpoint.{name}={value}" for name, value in given.items() if value]
-    other = load_config(None, ["judge.kind=model", *settings]).judge if base_url else None
     with shown_progress() as progress:
-        report = audit_judge(path, overrides, progress, sample=sample, other=other)
+        report = audit_judge(path, overrides, progress, sample=sample)
     with RunReader(path) as reader:
         checks = judge_checks(reader)
     signals = (signal_of(name, value) for name, value in audit_values(report).items())

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from scope_selfplay.corpus.world import (
     write_question,
 )
 from scope_selfplay.judge.checks import (
-    AGREE,
     DRIFT,
     FIRST_PLACE,
     LENGTH,
@@ -50,7 +49,6 @@ from scope_selfplay.judge.protocol import (
 )
 from scope_selfplay.judge.rules import LexicalJudge, with_noise
 from scope_selfplay.judge.served import judged_reply
-from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.play.audit import audit_judge
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report.app import Site, build_app
@@ -147,8 +145,8 @@ def noisy_run(root: Path, noise: dict[str, float], **size: Any) -> RunFolder:
     return write_judged_run(root, config, judge, **size)
 
 
-def audited(folder: RunFolder, sample: int = 600, *settings: str, **audit: Any) -> AuditReport:
-    return audit_judge(folder.path, settings, Progress(), sample=sample, **audit)
+def audited(folder: RunFolder, sample: int = 600, *settings: str) -> AuditReport:
+    return audit_judge(folder.path, settings, Progress(), sample=sample)
 
 
 def warned_of(report: AuditReport) -> set[str]:
@@ -208,29 +206,21 @@ def test_a_judge_that_has_changed_is_found_by_the_answers_that_it_met_then(tmp_p
         assert now < then and check.value == pytest.approx(now - then, abs=0.05) and check.value < 0
 
 
-async def test_a_served_judge_is_asked_anew_beside_another_one(tmp_path: Path) -> None:
+async def test_a_served_judge_is_asked_anew(tmp_path: Path) -> None:
     honest = LexicalJudge()
-
-    def says_yes(request: ServedRequest) -> ServedReply | Awaitable[ServedReply]:
-        is_score = "<score>0</score>" in request.prompt
-        return ServedReply("<score>1</score>") if is_score else judged_reply(honest, request)
-
-    fakes = [FakeServer(lambda request: judged_reply(honest, request)), FakeServer(says_yes)]
-    async with fakes[0].serving() as one, fakes[1].serving() as other:
-        own = config_of("judge.kind=model", f"judge.endpoint.base_url={one}")
+    fake = FakeServer(lambda request: judged_reply(honest, request))
+    async with fake.serving() as url:
+        own = config_of("judge.kind=model", f"judge.endpoint.base_url={url}")
         folder = await asyncio.to_thread(write_judged_run, tmp_path / "run", own, honest, tasks=20)
-        another = load_config(None, ["judge.kind=model", f"judge.endpoint.base_url={other}"]).judge
-        report = await asyncio.to_thread(audited, folder, 200, other=another)
-        asked = [len(fake.requests) for fake in fakes]
-        assert await asyncio.to_thread(audited, folder, 200, other=another) == report
+        report = await asyncio.to_thread(audited, folder, 200)
+        asked = len(fake.requests)
+        assert await asyncio.to_thread(audited, folder, 200) == report
     # Nothing of it is asked twice, and nothing was answered by the run's own cache.
-    assert [len(fake.requests) for fake in fakes] == asked and sum(asked) == report.calls == 200
+    assert len(fake.requests) == asked == report.calls == 200
     assert not any(each.cached for each in read_asked(folder))
     assert not (folder.path / "judgements.sqlite").exists()
-    agreed = {what: check.value for what, check in report.checks.items() if what.startswith("agree, ")}
-    elsewhere = AGREE[AuditWay.ELSEWHERE]
-    assert {value for what, value in agreed.items() if not what.startswith(elsewhere)} == {1.0}
-    assert agreed[f"{elsewhere}: {JudgementKind.GRADE}"] < 0.8
+    agreed = [check.value for what, check in report.checks.items() if what.startswith("agree, ")]
+    assert set(agreed) == {1.0}
     assert {each.way for each in read_asked(folder)} == set(AuditWay)
 
 
