@@ -247,12 +247,12 @@ class RetrieverServerConfig(ServerConfig):
 
     @property
     def workers(self) -> int:
-        """Search processes: those of `args`, else one for each CPU but the one that answers requests; one on a GPU."""
+        """Search processes: those of `args`, else one for each CPU but the one that answers requests."""
         for row, argument in enumerate(self.args):
             name, _, value = argument.partition("=")
             if name == "--workers":
                 return int(value or self.args[row + 1])
-        return 1 if self.gpus else max(1, int(amount(self.cpu)) - 1)
+        return max(1, int(amount(self.cpu)) - 1)
 
 
 class WarmStartConfig(PodConfig):
