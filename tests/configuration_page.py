@@ -25,7 +25,7 @@ scope run --config my.yaml --set solver.steps=8 --set tasks.search_turns='{1: 1}
 scope config --config my.yaml           # every setting with the value that a run would use
 ```
 
-`--set` takes a dotted key and a YAML value and overrides the file; `key+=[...]` adds to a list. An unknown key or an
+`--set` takes a dotted key and a YAML value and overrides the file. An unknown key or an
 invalid value ends with exit 64 and one line that names the key, before anything is written. A run cannot be resumed
 with other settings, except for those that do not affect its results: `name`, `iterations`, `stop_after`,
 `compare.stop`, `compare.tolerance`, `compare.benchmarks`, `tracking`, `cluster`, `partners`, `save_every`, the

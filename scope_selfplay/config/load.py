@@ -36,8 +36,6 @@ class _Change:
     option: str
     key: tuple[str, ...]
     value: Any
-    adds: bool = False
-    """Whether `value` is appended to the list that the setting holds."""
 
 
 def load_config(
@@ -47,8 +45,7 @@ def load_config(
     options: Mapping[str, Any] | None = None,
     cluster: Path | None = None,
 ) -> RunConfig:
-    """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides. `dotted.key+=[...]`
-    adds to a list.
+    """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides.
 
     A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
@@ -92,7 +89,7 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
 def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
     """The checked config of `data` after `changes`."""
     for change in changes:
-        value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
+        value = change.value
         for part in reversed(change.key):
             value = {part: value}
         data = _merged(data, value)
@@ -187,30 +184,11 @@ def _parse_override(text: str) -> _Change:
         raise ConfigError(
             f"--set {shown}: {value[:_LONGEST_SHOWN]!r} is not a YAML value; quote it if it is text"
         ) from None
-    if key.endswith("+"):
-        if not isinstance(parsed, list):
-            raise ConfigError(f"--set {text}: found {value!r}, expected a list to add, such as [a, b]")
-        return _Change(f"--set {text}", tuple(key[:-1].split(".")), parsed, adds=True)
     # YAML 1.1 reads 1e-3 as text because it has no dot; a value in quotes is meant as text.
     if parsed == value.strip():
         with suppress(ValueError):
             parsed = float(parsed)
     return _Change(f"--set {text}", tuple(key.split(".")), parsed)
-
-
-def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
-    """The current value of the setting, or its default."""
-    for settings in (data, RunConfig().model_dump(mode="json")):
-        found: Any = settings
-        for part in change.key:
-            found = found.get(part) if isinstance(found, dict) else None
-        if isinstance(found, list):
-            return found
-    if "pod" in change.key:
-        return []
-    raise ConfigError(
-        f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
-    )
 
 
 def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

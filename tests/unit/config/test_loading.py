@@ -97,15 +97,6 @@ def test_a_wrong_value_is_blamed_on_whoever_gave_it(
     assert str(caught.value).startswith(begins.replace("FILE", str(file))), str(caught.value)
 
 
-def test_a_list_is_added_to(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("cluster: {pod: {spec: {tolerations: [{key: a}]}}}\n")
-    added = [f"cluster.pod.spec.tolerations+=[{{key: {key}}}]" for key in "bc"]
-    for given, expected in ((file, "abc"), (None, "bc")):
-        tolerated = load_config(given, added).cluster.pod["spec"]["tolerations"]
-        assert [each["key"] for each in tolerated] == list(expected)
-
-
 def test_overrides_come_after_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("# nothing\n")
