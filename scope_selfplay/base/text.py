@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
-from itertools import count, groupby, pairwise
+from itertools import count, groupby, islice, pairwise
 
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
@@ -469,6 +469,13 @@ def named_in(text: str) -> set[str]:
         if (word[:1].isupper() and before[-1:] not in ".:") or any(letter.isdigit() for letter in word):
             found.add(_bare(word))
     return found - {""}
+
+
+def opening(text: str) -> str:
+    """Its first four words that are neither names nor numbers, in small letters: how a kind of task begins."""
+    names = named_in(text)
+    words = (_bare(word) for word in spaced(text).split())
+    return " ".join(islice((word for word in words if word and word not in names), 4))
 
 
 def words_of(texts: Iterable[str]) -> set[str]:

@@ -355,6 +355,7 @@ class Reason(StrEnum):
     UNGROUNDED = "ungrounded"
     TOO_HARD = "too_hard"
     TOO_EASY = "too_easy"
+    TOO_ALIKE = "too_alike"
     JUDGE_FAILED = "judge_failed"
     SEARCH_FAILED = "search_failed"
     TOOL_FAILED = "tool_failed"

@@ -160,6 +160,9 @@ class TasksConfig(ConfigSection):
     """Number of search turns -> share of the Challenger's prompts; when left out, as in the prompt pack (4:3:2)."""
     types: tuple[str, ...] | None = None
     """Task types in use; when left out, all that the prompt pack enables."""
+    largest_share: float = Field(default=1.0, gt=0, le=1)
+    """Largest share of the target that may begin alike, with four words that are no names or numbers; further tasks are
+    rejected as too_alike."""
 
     def mistakes(self) -> Iterator[str]:
         if self.low >= self.high:
@@ -286,6 +289,7 @@ class RunConfig(ConfigSection):
                 "strict",
                 *(_UNHASHED_DEFAULTS - self.corpus.model_dump(exclude_defaults=True).keys()),
             },
+            "tasks": {"largest_share"} if self.tasks.largest_share == 1 else {},
             "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)

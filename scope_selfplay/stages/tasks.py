@@ -17,9 +17,10 @@ the next start makes a candidate of such a document again.
 
 import asyncio
 import json
+import math
 import re
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from scope_selfplay.base.errors import ConfigError, CorpusError, JudgeError, OutsideError, RecordError
-from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Role, Rollout
+from scope_selfplay.base.text import opening
+from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Role, Rollout
 from scope_selfplay.corpus.read import documents_for
 from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.corpus.world import embedded_tasks
@@ -167,7 +169,7 @@ def _make_candidates(run: Run, iteration: int, own: StageFolder, shard: Shard) -
         run.key(iteration, Stage.TASKS),
         run.player(policy, Role.CHALLENGER),
     )
-    shared = SharedProgress(run.folder.stage(iteration, Stage.TASKS), positions)
+    shared = SharedProgress(run.folder.stage(iteration, Stage.TASKS), positions, most_alike(run, iteration))
     shared.refresh()
     mine = [
         source
@@ -274,20 +276,21 @@ def keep_records(folder: StageFolder, made: CandidateRecords) -> None:
 class SharedProgress:
     """What all workers have settled so far, read from their growing folders."""
 
-    def __init__(self, folder: StageFolder, positions: Mapping[str, int]) -> None:
+    def __init__(self, folder: StageFolder, positions: Mapping[str, int], most_alike: int = 1 << 30) -> None:
         self._folder = folder
         self._positions = positions
+        self._most_alike = most_alike
         self._lines: dict[Path, NewLines] = {}
-        self._accepted: list[int] = []
+        self._accepted: defaultdict[str, list[int]] = defaultdict(list)
         self.finished: set[str] = set()
 
     @property
     def accepted(self) -> int:
-        return len(self._accepted)
+        return self.accepted_before(len(self._positions))
 
     def accepted_before(self, position: int) -> int:
-        """Accepted candidates of the documents before the one at `position`; never shrinks."""
-        return bisect_left(self._accepted, position)
+        """Accepted candidates of the documents before the one at `position`, as many as are kept; never shrinks."""
+        return sum(min(bisect_left(rows, position), self._most_alike) for rows in self._accepted.values())
 
     def refresh(self) -> None:
         """Read what was appended since. Raises RecordError for a damaged line."""
@@ -297,6 +300,7 @@ class SharedProgress:
                 try:
                     row = json.loads(line)
                     document, status = row["provenance"]["document_id"], row["status"]
+                    text = (row.get("task") or {}).get("text", "")
                 except (ValueError, KeyError, TypeError):
                     raise RecordError(
                         f"{folder.candidates}: has a damaged line; remove this folder, its documents are made again"
@@ -304,7 +308,7 @@ class SharedProgress:
                 if status != CandidateStatus.UNRESOLVED and document not in self.finished:
                     self.finished.add(document)
                     if status == CandidateStatus.ACCEPTED and document in self._positions:
-                        insort(self._accepted, self._positions[document])
+                        insort(self._accepted[opening(text)], self._positions[document])
 
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:
@@ -347,15 +351,24 @@ def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:
 def _collect(run: Run, iteration: int, folder: StageFolder) -> None:
     """Leave the kept candidates of all workers in the stage's records, and say how many were accepted."""
     documents = [source.document.id for source in _sources(run, iteration)]
-    kept = up_to_quota(documents, share_folders(folder), target=_target(run, iteration))
+    target, alike = _target(run, iteration), most_alike(run, iteration)
+    kept = up_to_quota(documents, share_folders(folder), target=target, most_alike=alike)
     write_candidates(folder, kept)
     check_enough_accepted(run, iteration, [candidate for candidate, _ in kept])
 
 
-def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, target: int) -> list[Kept]:
+def most_alike(run: Run, iteration: int) -> int:
+    """How many accepted tasks may begin alike."""
+    # .29 * 100 is a little less than 29.
+    return max(1, math.floor(run.config.tasks.largest_share * _target(run, iteration) + 1e-9))
+
+
+def up_to_quota(
+    documents: Sequence[str], made_in: Sequence[StageFolder], *, target: int, most_alike: int = 1 << 30
+) -> list[Kept]:
     """The candidates of `documents`, in this order, up to the one that made `target` accepted: of each the first that
     was settled, else the last that was tried. One that a fault left unresolved is made again: the judge, an engine or
-    the retriever may have been down.
+    the retriever may have been down. Of those that begin alike the first `most_alike` are accepted.
 
     Raises OutsideError while one of them is missing.
     """
@@ -366,7 +379,7 @@ def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, tar
             if name not in made or made[name][0].status is CandidateStatus.UNRESOLVED:
                 made[name] = (candidate, folder)
     kept: list[Kept] = []
-    accepted = 0
+    alike, accepted = Counter[str](), 0
     for row, document in enumerate(documents):
         if accepted == target:
             break
@@ -375,8 +388,14 @@ def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, tar
                 f"document {row} ({document}) of the task making has no candidate yet; let every worker "
                 "(--shard I/N) end with exit code 0, then collect again"
             )
-        kept.append(made[document])
-        accepted += made[document][0].status is CandidateStatus.ACCEPTED
+        candidate, folder = made[document]
+        if candidate.status is CandidateStatus.ACCEPTED and candidate.task is not None:
+            alike[kind := opening(candidate.task.text)] += 1
+            if alike[kind] > most_alike:
+                refused = {"status": CandidateStatus.REJECTED, "reason": Reason.TOO_ALIKE}
+                candidate = candidate.model_copy(update=refused)
+        kept.append((candidate, folder))
+        accepted += candidate.status is CandidateStatus.ACCEPTED
     return kept
 
 

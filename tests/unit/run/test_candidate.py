@@ -180,7 +180,8 @@ CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus,
 async def test_every_outcome_has_its_status_and_reason(
     judge: Callable[[], Bench], answers: list[str], rollout: Rollout, status: CandidateStatus, reason: Reason
 ) -> None:
-    assert {case[5] for case in CASES} == set(Reason)
+    # Which of many begin alike is known when they are collected.
+    assert {case[5] for case in CASES} == set(Reason) - {Reason.TOO_ALIKE}
     made, _ = await judged(judge(), answers, rollout=rollout)
     candidate = made.candidate
     assert (candidate.status, candidate.reason) == (status, reason)

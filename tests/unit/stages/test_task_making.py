@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import ConfigError, OutsideError, RecordError
+from scope_selfplay.base.text import opening
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
@@ -20,6 +21,7 @@ from scope_selfplay.base.values import (
     Reason,
     Role,
     Rollout,
+    Task,
 )
 from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.run.candidate import CandidateRecords
@@ -44,13 +46,15 @@ def source(row: int) -> TaskSource:
     return TaskSource(document=document, task_type="long_form_qa", search_turns=1)
 
 
-def candidate(row: int, accepted: bool) -> Candidate:
+def candidate(row: int, accepted: bool, kind: str = "Explain", document: str = "") -> Candidate:
+    own, text = document or f"d{row}", f"{kind} how Halden P{row} is paired."
     return Candidate(
+        task=Task(id=f"t{row}", text=text, type="long_form_qa", document_id=own),
         id=f"c{row}",
         status=CandidateStatus.ACCEPTED if accepted else CandidateStatus.REJECTED,
         reason=Reason.ACCEPTED if accepted else Reason.TOO_EASY,
         challenger_rollout_id=f"r{row}",
-        provenance=Provenance(run="r", iteration=1, stage="tasks", document_id=f"d{row}"),
+        provenance=Provenance(run="r", iteration=1, stage="tasks", document_id=own),
     )
 
 
@@ -62,6 +66,8 @@ def writing(row: int, checkpoint: str) -> Rollout:
 class Team:
     """Workers that share a folder and differ in speed; a worker may die at one of its documents."""
 
+    kinds, most_alike = ["Explain"] * 400, 99
+
     def __init__(
         self, folder: StageFolder, fates: Sequence[bool], target: int, delays: Sequence[int]
     ) -> None:
@@ -71,7 +77,8 @@ class Team:
         self.running = self.cancelled = 0
 
     async def work(self, shard: Shard, *, die_at: int | None = None) -> None:
-        own, shared = new_folder(self.folder, shard), SharedProgress(self.folder, self.positions)
+        own = new_folder(self.folder, shard)
+        shared = SharedProgress(self.folder, self.positions, self.most_alike)
         shared.refresh()
 
         async def make(each: TaskSource) -> CandidateRecords:
@@ -88,7 +95,8 @@ class Team:
             if row == die_at:
                 raise ConnectionError("the worker was killed")
             grades = (Grade(rollout_id=f"r{row}", score=0.5, verdicts=()),)
-            return CandidateRecords(candidate(row, self.fates[row]), (writing(row, str(shard)),), grades)
+            made = candidate(row, self.fates[row], self.kinds[row])
+            return CandidateRecords(made, (writing(row, str(shard)),), grades)
 
         def keep(made: CandidateRecords) -> None:
             keep_records(own, made)
@@ -141,6 +149,22 @@ def test_workers_keep_what_one_worker_alone_would_keep(data: st.DataObject) -> N
             asyncio.run(again())
         assert team.collect() == alone(fates, target)
         assert len(team.made) == len(set(team.made))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_tasks_that_begin_alike_fill_no_more_than_their_share(tmp_path: Path, workers: int) -> None:
+    assert opening("Explain, with 3 examples, how Halden H2 is paired.") == "explain with examples how"
+    team = Team(StageFolder(tmp_path), [True] * 14, 5, [9, 0] * 7)
+    team.kinds, team.most_alike = "E E E E E Compare E E E E List E Name E".split(), 2
+
+    async def work() -> None:
+        await asyncio.gather(*(team.work(Shard(number, workers)) for number in range(workers)))
+
+    asyncio.run(work())
+    found = up_to_quota(list(team.positions), share_folders(team.folder), target=5, most_alike=2)
+    accepted = [each.id for each, _ in found if each.status is CandidateStatus.ACCEPTED]
+    assert accepted == ["c0", "c1", "c5", "c10", "c12"] and len(found) == 13
+    assert {each.reason for each, _ in found} == {Reason.ACCEPTED, Reason.TOO_ALIKE}
 
 
 def test_a_worker_stops_when_the_others_have_filled_the_quota(tmp_path: Path) -> None:
