@@ -82,7 +82,7 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 """Articles of the embedded world, and of the second one, which the held-out tasks are about: it has 800 names."""
 
 
-_UNHASHED_DEFAULTS = {"fields", "duplicates", "min_characters", "largest_share", "licences"}
+_UNHASHED_DEFAULTS = {"fields", "duplicates", "min_characters", "largest_share", "licences", "hold_out"}
 """Younger settings of a corpus: while they have their defaults, the config's hash is what it was without them."""
 DocumentField = Literal["id", "title", "text", "url", "date", "language", "licence", "author"]
 
@@ -98,6 +98,9 @@ class CorpusConfig(ConfigSection):
     are about."""
     held_out_path: str | None = None
     """Source documents of the held-out tasks; when left out, they are reserved from `path` before iteration 1."""
+    hold_out: Literal["page", "document"] = "page"
+    """What no other task is written from once a held-out one is: its whole page, with translations and near copies, or
+    that document alone. A corpus of few long pages needs `document`."""
     fields: dict[DocumentField, str] = Field(default_factory=dict)
     """What the fields of records are called (CSV, JSON, Parquet), where not `text`, `title`, `id`: such as
     `{text: body, licence: rights}`."""

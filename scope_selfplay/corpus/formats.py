@@ -57,6 +57,7 @@ class Format(NamedTuple):
     extra: str = ""
     module: str = ""
     is_markdown: bool = True
+    holds_records: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -302,11 +303,11 @@ FORMATS = (
         "markitdown",
     ),
     Format(tuple(_OF_PANDOC), partial(_quietly, _by_pandoc), "pandoc", "pypandoc"),
-    Format((".eml", ".mbox"), _mails),
-    Format((".jsonl", ".ndjson"), _lines),
-    Format((".json",), _json),
-    Format((".csv", ".tsv"), _separated),
-    Format((".parquet", ".arrow"), _columns),
+    Format((".eml", ".mbox"), _mails, holds_records=True),
+    Format((".jsonl", ".ndjson"), _lines, holds_records=True),
+    Format((".json",), _json, holds_records=True),
+    Format((".csv", ".tsv"), _separated, holds_records=True),
+    Format((".parquet", ".arrow"), _columns, holds_records=True),
 )
 _BY_SUFFIX = {suffix: row for row in FORMATS for suffix in row.suffixes}
 _COMPRESSED = (read_text, _lines, _json, _separated)

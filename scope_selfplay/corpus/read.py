@@ -21,11 +21,11 @@ from scope_selfplay.base.errors import CorpusError, did_you_mean
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
-from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
 from scope_selfplay.corpus.markdown import metadata_of, split_page
-from scope_selfplay.corpus.sample import first_shuffled
+from scope_selfplay.corpus.sample import first_shuffled, kin_of
 from scope_selfplay.corpus.screen import screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 
@@ -339,6 +339,10 @@ def read_run_corpus(
     both = {document.id for document in documents} & {document.id for document in held_out}
     if both:
         raise CorpusError(f"{settings.held_out_path}: the id {min(both)!r} is also in {settings.path}")
+    if settings.hold_out == "page":
+        kin = set(kin_of({each.id for each in held_out}, [*documents, *held_out]))
+        progress.say(f"left out: {len(kin):,} documents of held-out pages, or nearly the same")
+        documents = [document for document in documents if document.id not in kin]
     return documents + [document.model_copy(update={"source": HELD_OUT}) for document in held_out]
 
 
@@ -362,6 +366,12 @@ def documents_for(documents: Sequence[Document], *, held_out: bool) -> list[Docu
     """The documents that tasks are written about: those for held-out tasks, or the others; all if there are none."""
     marked = [document for document in documents if (document.source == HELD_OUT) == held_out]
     return marked or list(documents)
+
+
+def reserves_pages(config: RunConfig, documents: Sequence[Document]) -> bool:
+    """Whether held-out tasks are written from documents that other stages could take: whole pages then."""
+    has_own = any(document.source == HELD_OUT for document in documents)
+    return config.corpus.hold_out == "page" and config.held_out is None and not has_own
 
 
 class FolderSurvey(NamedTuple):

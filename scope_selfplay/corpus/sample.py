@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document, seed_from
+from scope_selfplay.corpus.formats import format_of
+from scope_selfplay.corpus.screen import near_copies
 
 Choice = TypeVar("Choice")
 _LOOKED_AT, _SURE = 500, 0.9
@@ -51,6 +54,45 @@ def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+_LANGUAGES = (
+    "ar|az|bg|bn|ca|cs|da|de|el|en|es|et|eu|fa|fi|fr|he|hi|hr|hu|hy|id|it|ja|ka|kk|ko|lt|lv|ms|my|nb|nl|no|pl|pt|ro|ru"
+    "|sk|sl|sr|sv|ta|th|tr|uk|ur|uz|vi|zh"
+)
+# As sites name translations: `de/guide.md`, `guide.de.md`, `guide_zh-CN.md`.
+_TAG = rf"(?:{_LANGUAGES})(?:[-_][a-z]{{2,4}})?"
+_TRANSLATED = re.compile(rf"(?:^|(?<=/)){_TAG}/|[._-]{_TAG}(?=\.\w+$)", re.IGNORECASE)
+_OF_A_PAGE = 4
+"""Held-out documents of one page, as long as there are others."""
+
+
+def page_of(document_id: str) -> str:
+    """What a document and its translations are of: a page of text, or a record."""
+    name, _, part = document_id.partition("#")
+    row = format_of(Path(name))
+    return f"{name}#{part.partition('#')[0]}" if row and row.holds_records else _TRANSLATED.sub("", name)
+
+
+def page_by_page(documents: Iterable[Document]) -> list[Document]:
+    """The documents in an order of which any beginning is of few pages: some of the first, of the second, and so on."""
+    pages, seen = dict[str, int](), Counter[str]()
+
+    def place(document: Document) -> tuple[int, int]:
+        page = page_of(document.id)
+        seen[page] += 1
+        return (seen[page] - 1) // _OF_A_PAGE, pages.setdefault(page, len(pages))
+
+    return sorted(documents, key=place)
+
+
+def kin_of(held: Collection[str], documents: Sequence[Document]) -> list[str]:
+    """The ids of the other documents on the pages of these, and of near copies of anything there."""
+    pages = {page_of(name) for name in held}
+    copies = near_copies([document.text for document in documents])
+    firsts = {copies.get(row, row) for row, document in enumerate(documents) if page_of(document.id) in pages}
+    kin = (document.id for row, document in enumerate(documents) if copies.get(row, row) in firsts)
+    return [name for name in kin if name not in held]
 
 
 def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:

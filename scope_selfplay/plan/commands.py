@@ -93,7 +93,7 @@ def _documents(settings: RunConfig) -> Finding | None:
     except CheckpointError as error:
         # How long a document may be is counted by the policy's tokenizer, which may be on a cluster only.
         return unread_documents(settings, f"is not counted without the policy's tokenizer ({error})")
-    return check_documents(settings, pool_of(documents))
+    return check_documents(settings, pool_of(documents, settings))
 
 
 def _assumptions(given: tuple[str, ...]) -> Assumptions:

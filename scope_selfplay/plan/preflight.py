@@ -14,7 +14,8 @@ from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
-from scope_selfplay.corpus.read import survey
+from scope_selfplay.corpus.read import reserves_pages, survey
+from scope_selfplay.corpus.sample import page_by_page, page_of, shuffled
 from scope_selfplay.corpus.world import HELD_OUT, read_article
 from scope_selfplay.judge.endpoint import ask_endpoints
 from scope_selfplay.net.loops import at_once
@@ -87,6 +88,8 @@ class Pool:
 
     documents: int
     held_out: int | None = None
+    kin: int = 0
+    """Documents of the pages of held-out tasks, beside those that these are written from."""
 
 
 def document_needs(config: RunConfig) -> list[DocumentNeed]:
@@ -112,6 +115,7 @@ def check_documents(config: RunConfig, pool: Pool) -> Finding:
     listed = ", ".join(f"{need.name} {need.count:,}" for need in needs)
     shown = f"{pool.documents:,}"
     shown += f" and {pool.held_out:,} for held-out tasks" if pool.held_out is not None else ""
+    shown += f", {pool.kin:,} of them of held-out pages (corpus.hold_out)" if pool.kin else ""
     short = _first_shortage([(need, need.count, need.least) for need in needs], pool)
     if short is not None:
         need, least, left = short
@@ -137,7 +141,7 @@ def _first_shortage(
     needs: Sequence[tuple[DocumentNeed, int, int]], pool: Pool
 ) -> tuple[DocumentNeed, int, int] | None:
     """Of needs with what they take and the least that will do: the first for which less is left, and how much is."""
-    left = {True: pool.held_out or 0, False: pool.documents}
+    left = {True: pool.held_out or 0, False: pool.documents - pool.kin}
     for need, count, least in needs:
         own = need.iteration == 0 and pool.held_out is not None
         if left[own] < least:
@@ -148,7 +152,7 @@ def _first_shortage(
 
 def _advice(needs: Sequence[DocumentNeed], pool: Pool) -> str:
     taken = [need for need in needs if need.iteration > 0 or pool.held_out is None]
-    missing = sum(need.count for need in taken) - pool.documents
+    missing = sum(need.count for need in taken) - pool.documents + pool.kin
     settings = ", ".join(dict.fromkeys(need.setting for need in taken))
     more = f"add {missing:,} documents or more" if missing > 0 else "add documents"
     return f"{more}, or lower {settings} or iterations"
@@ -248,7 +252,7 @@ def examine(
     gates = pack.domain.gates if config.judge.gates is None else config.judge.gates
     return [
         *_files(config, pack),
-        *([check_documents(config, pool_of(documents))] if documents else []),
+        *([check_documents(config, pool_of(documents, config))] if documents else []),
         *budgets(config),
         *(servers := [] if serves else list(check_servers(config, documents))),
         # A judge that is down was told of.
@@ -299,9 +303,14 @@ def unread_documents(config: RunConfig, why: str) -> Finding | None:
     return Finding(WHAT, f"{total:,} are needed if every one gives a task; {path} {why}", State.OK)
 
 
-def pool_of(documents: Sequence[Document]) -> Pool:
+def pool_of(documents: Sequence[Document], config: RunConfig) -> Pool:
     held_out = sum(document.source == HELD_OUT for document in documents)
-    return Pool(len(documents) - held_out, held_out or None)
+    kin = 0
+    if reserves_pages(config, documents):
+        first = page_by_page(shuffled(documents, seed=config.seed))[: config.compare.tasks]
+        pages = {page_of(document.id) for document in first}
+        kin = sum(page_of(document.id) in pages for document in documents) - len(first)
+    return Pool(len(documents) - held_out, held_out or None, kin)
 
 
 def budgets(config: RunConfig) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ its documents that comes after the filled quota. Collecting walks the documents 
 
     iteration-NN/tasks/{candidates,rollouts,grades}.jsonl                           one worker alone
                        .work/shares/01-of-04-000/{candidates,rollouts,grades}.jsonl
-                                    01-of-04.done
+                                    01-of-04.through
 
 Every start of one of several workers writes to a folder of its own (the last number) and treats what all others hold
 as finished: two pods of one worker at the same time, or another N after a restart, do some work twice and change
@@ -32,8 +32,8 @@ from pydantic import BaseModel
 from scope_selfplay.base.errors import ConfigError, CorpusError, JudgeError, OutsideError, RecordError
 from scope_selfplay.base.text import opening
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Role, Rollout
-from scope_selfplay.corpus.read import documents_for
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.read import documents_for, reserves_pages
+from scope_selfplay.corpus.sample import TaskSource, kin_of
 from scope_selfplay.corpus.world import embedded_tasks
 from scope_selfplay.judge.protocol import RubricQuestion
 from scope_selfplay.run.candidate import CandidateRecords, SolverTrial, TaskWriter
@@ -103,7 +103,8 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     """Make the candidates of one worker's documents that the quota needs. Raises as a stage does."""
     folder = run.folder.stage(iteration, Stage.TASKS)
-    done = folder.work / "shares" / f"{shard}.done"
+    # Notes of 0.2, `.done`, are of another order of documents.
+    done = folder.work / "shares" / f"{shard}.through"
     if folder.manifest is not None or is_done(folder, done):
         run.progress.say(f"{_title(iteration)}: the share of worker {shard} is done already")
         return
@@ -353,7 +354,12 @@ def _collect(run: Run, iteration: int, folder: StageFolder) -> None:
     documents = [source.document.id for source in _sources(run, iteration)]
     target, alike = _target(run, iteration), most_alike(run, iteration)
     kept = up_to_quota(documents, share_folders(folder), target=target, most_alike=alike)
-    write_candidates(folder, kept)
+    kin: list[str] = []
+    if iteration == 0 and reserves_pages(run.config, run.documents):
+        held = {each.provenance.document_id for each, _ in kept if each.status is CandidateStatus.ACCEPTED}
+        kin = kin_of(held, run.documents)
+        run.progress.say(f"{len(kin):,} documents of held-out pages, or nearly the same, give no tasks")
+    write_candidates(folder, kept, kin)
     check_enough_accepted(run, iteration, [candidate for candidate, _ in kept])
 
 
@@ -399,8 +405,10 @@ def up_to_quota(
     return kept
 
 
-def write_candidates(folder: StageFolder, kept: Sequence[Kept]) -> None:
-    """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them."""
+def write_candidates(folder: StageFolder, kept: Sequence[Kept], kin: Sequence[str] = ()) -> None:
+    """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them. From
+    documents of the ids in `kin` later stages write no tasks either.
+    """
     folders = {made_in.path: made_in for _, made_in in kept}
     own = {
         name: made_in.path
@@ -417,7 +425,7 @@ def write_candidates(folder: StageFolder, kept: Sequence[Kept]) -> None:
     write_records(folder.candidates, [candidate for candidate, _ in kept])
     documents = [candidate.provenance.document_id for candidate, _ in kept]
     # A given task has no document.
-    write_documents(folder, [document for document in documents if document])
+    write_documents(folder, list(dict.fromkeys(filter(None, [*documents, *kin]))))
 
 
 def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -> None:

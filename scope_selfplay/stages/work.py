@@ -27,8 +27,8 @@ from scope_selfplay.base.values import (
     rng_from,
 )
 from scope_selfplay.config.training import TrainConfig
-from scope_selfplay.corpus.read import documents_for
-from scope_selfplay.corpus.sample import TaskSource, assign_sources, shuffled, take_unused
+from scope_selfplay.corpus.read import documents_for, reserves_pages
+from scope_selfplay.corpus.sample import TaskSource, assign_sources, page_by_page, shuffled, take_unused
 from scope_selfplay.inference.checkpoints import parameters_of
 from scope_selfplay.judge.account import (
     ACCOUNT,
@@ -302,8 +302,9 @@ def stage_sources(
     pool = documents_for(run.documents, held_out=iteration == 0)
     if or_fewer:
         count = min(count, len({document.id for document in pool} - taken))
+    order = shuffled(pool, seed=run.config.seed)
     documents = take_unused(
-        shuffled(pool, seed=run.config.seed),
+        page_by_page(order) if iteration == 0 and reserves_pages(run.config, run.documents) else order,
         count=count,
         taken=taken,
         wanted_by=f"iteration {iteration} {stage.value}",

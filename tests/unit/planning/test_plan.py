@@ -446,6 +446,9 @@ def test_later_iterations_find_what_earlier_ones_left_and_given_tasks_need_none(
     settings = ("challenger.steps=1", "challenger.batch=10", "tasks.target=10", "solver.batch=5")
     assert check_documents(config_of(*settings, "iterations=2"), Pool(40)).state is State.STOP
     assert "iteration 2 make tasks" in check_documents(config_of(*settings, "iterations=2"), Pool(44)).what
+    kept = check_documents(config_of(*settings, "iterations=2"), Pool(46, kin=3))
+    assert kept.state is State.STOP and "46, 3 of them of held-out pages" in kept.what
+    assert kept.advice.startswith("add 7 documents or more, or lower")
     assert check_documents(config_of(*settings, "challenger.freeze_after=0"), Pool(40)).state is State.OK
     given = config_of("solver.tasks=a.jsonl", "compare.given=b.jsonl")
     assert document_needs(given) == [] and check_documents(given, Pool(3)).state is State.OK

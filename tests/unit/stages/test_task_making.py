@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import ConfigError, OutsideError, RecordError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import opening
 from scope_selfplay.base.values import (
     Candidate,
@@ -23,22 +24,91 @@ from scope_selfplay.base.values import (
     Rollout,
     Task,
 )
+from scope_selfplay.config.load import load_config
+from scope_selfplay.corpus.read import documents_for
 from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.plan.preflight import pool_of
+from scope_selfplay.run.begin import open_run, run_documents
 from scope_selfplay.run.candidate import CandidateRecords
 from scope_selfplay.stages.tasks import (
     Shard,
     SharedProgress,
+    collect_tasks,
     fill_quota,
     is_done,
     keep_records,
+    most_alike,
     new_folder,
     parse_shard,
     share_folders,
     up_to_quota,
     write_candidates,
 )
+from scope_selfplay.stages.work import stage_sources
 from scope_selfplay.store.files import read_records, write_records
-from scope_selfplay.store.folder import StageFolder
+from scope_selfplay.store.folder import Stage, StageFolder
+from tests.models import write_model
+from tests.unit.prompts.packs import write_pack
+
+PAGES = {
+    "en/guide/pairing.md": ("pairing", "pairing"),
+    "de/guide/pairing.md": ("pairing", "koppeln"),
+    "guide/pairing.zh-CN.md": ("pairing", "peidui"),
+    "en/guide/reset.md": ("reset", "reset"),
+    "en/guide/copy.md": ("reset", "reset"),
+    "en/faq.md": ("faq", "faq"),
+    "go/faq.md": ("go", "goroutines"),
+}
+"""Page, as a person sees it, and words of a file."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("hold_out", ["page", "document"])
+def test_no_task_is_written_from_a_page_of_a_held_out_one_a_translation_or_a_copy(
+    tmp_path: Path, seed: int, hold_out: str
+) -> None:
+    for name, (_, word) in PAGES.items():
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        sections = (f"## {word} {n}\n\n" + " ".join(f"{word}{n}x{m}" for m in range(20)) for n in range(6))
+        (tmp_path / "docs" / name).write_text("\n\n".join(sections))
+    (tmp_path / "docs" / "rows.csv").write_text("id,text\n" + "".join(f"{n},row {n}\n" for n in range(6)))
+    domain = "title: Pages\nextends: embedded\ncorpus_reader: markdown_sections\n"
+    paths = [f"domain={write_pack(tmp_path / 'pages', domain=domain)}", f"corpus.path={tmp_path / 'docs'}"]
+    sizes = ["challenger.max_prompt=4096", "compare.tasks=5", f"model.path={write_model(tmp_path / 'model')}"]
+    how = ["name=r", f"seed={seed}", f"corpus.hold_out={hold_out}", "corpus.duplicates=keep"]
+    share = ["tasks.target=100", "tasks.largest_share=.29"]
+    run = open_run(load_config(None, [*paths, *sizes, *how, *share]), tmp_path / "runs", Progress())
+    # Of a corpus of its own for held-out tasks.
+    apart = run.config.corpus.model_copy(update={"held_out_path": str(tmp_path / "docs" / "de")})
+    read = run_documents(run.config.model_copy(update={"corpus": apart}), run.pack)
+    names = {each.id.partition("#")[0] for each in documents_for(read, held_out=False)}
+    assert ("en/guide/pairing.md" in names) is (hold_out == "document") and "en/guide/reset.md" in names
+    folder = run.folder.stage(0, Stage.TASKS)
+    folder.path.mkdir(parents=True)
+    tried = [each.document.id for each in stage_sources(run, 0, Stage.TASKS, 20)]
+    for row, name in enumerate(tried):
+        keep_records(
+            folder,
+            CandidateRecords(
+                candidate(row, row > 0, "ABCDEFGHIJKLMNOPQRST"[row], name), (writing(row, "c"),)
+            ),
+        )
+    collect_tasks(run, 0)
+    assert (most_alike(run, 0), most_alike(run, 1)) == (1, 29)
+    left = {each.document.id for each in stage_sources(run, 1, Stage.CHALLENGER, 99, or_fewer=True)}
+    everything, first = {each.id for each in run.documents}, tried[0]
+    if hold_out == "document":
+        assert left == everything - {*tried[:6]} and pool_of(run.documents, run.config).kin == 0
+        return
+    pages = {_page(name) for name in tried[1:6]}
+    assert len(pages) < 5 and len(left) >= 12
+    assert left == {each for each in everything if _page(each) not in pages and each != first}
+    assert pool_of(run.documents, run.config).kin > 0
+
+
+def _page(name: str) -> str:
+    path, _, part = name.partition("#")
+    return f"row {part}" if path == "rows.csv" else PAGES[path][0]
 
 
 def source(row: int) -> TaskSource:
