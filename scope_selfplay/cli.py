@@ -129,9 +129,10 @@ def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> N
         else:
             from scope_selfplay.driver.local import run_here
             from scope_selfplay.plan.preflight import examine_before_begin
-            from scope_selfplay.run.begin import open_run
+            from scope_selfplay.run.begin import open_run, say_changes
 
             opened = open_run(settings, root, progress, examine=examine_before_begin)
+            say_changes(opened)
             run_here(opened)
     if as_json:
         click.echo(opened.folder.summary.read_text(), nl=False)

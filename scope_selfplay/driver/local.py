@@ -27,7 +27,7 @@ from scope_selfplay.driver.parts import Action, Create, Inputs, steps_of
 from scope_selfplay.plan.placement import NodePlacement, Slots, place
 from scope_selfplay.plan.preflight import examine_before_begin
 from scope_selfplay.report.overview import summarise
-from scope_selfplay.run.begin import open_run
+from scope_selfplay.run.begin import open_run, say_changes
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
@@ -125,6 +125,7 @@ def run_on_node(config: RunConfig, root: Path, asked: str, progress: Progress) -
     placement = place(_with_index(config, root), read_slots(asked))
     progress.say("\n".join(placement.text()))
     run = open_run(placement.config, root, progress, examine=partial(examine_before_begin, serves=True))
+    say_changes(run)
     if code := drive_node(Inputs(run.config, run.pack.hash, ()), run.folder, placement, progress.say):
         sys.exit(code)
     sum_up(run)

@@ -6,14 +6,15 @@ A run directory belongs to one config and one prompt pack; another one is refuse
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from scope_selfplay.base.errors import ConfigError, RunMismatchError, StorageError
+from scope_selfplay.base.errors import ConfigError, RunMismatchError, ScopeError, StorageError
 from scope_selfplay.base.sampling import Message, TextCodec
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import frame_tokens, shown
@@ -22,7 +23,7 @@ from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig, changed_settings
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.corpus.read import read_run_corpus
+from scope_selfplay.corpus.read import read_run_corpus, survey
 from scope_selfplay.corpus.sample import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import load_benchmark
@@ -36,7 +37,7 @@ from scope_selfplay.run.exam import take_exam
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import promotion_warning
-from scope_selfplay.store.files import disk_faults, write_atomic, write_records
+from scope_selfplay.store.files import disk_faults, read_records, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder
 
 JUDGE_PACK = "wikipedia"
@@ -131,6 +132,45 @@ def open_run(
         _begin(folder, config, pack, documents)
         take_exam(root, folder)
     return Run(config, folder, pack, progress, attempt)
+
+
+class CorpusChanges(NamedTuple):
+    """The ids of documents that are new, have another text, or are gone; a run's documents, and its corpus as it is."""
+
+    new: list[str]
+    changed: list[str]
+    gone: list[str]
+    before: list[Document]
+    now: list[Document]
+
+    def __str__(self) -> str:
+        return f"{len(self.new):,} documents new, {len(self.changed):,} changed, {len(self.gone):,} gone"
+
+
+def corpus_changes(folder: RunFolder, config: RunConfig, pack: Pack) -> CorpusChanges:
+    """Raises UserError for a corpus that cannot be read any more."""
+    before, now = read_records(folder.corpus, Document), run_documents(config, pack)
+    old, new = ({each.id: (each.title, each.text) for each in documents} for documents in (before, now))
+    changed = [name for name, text in new.items() if old.get(name, text) != text]
+    come, gone = ([name for name in one if name not in other] for one, other in ((new, old), (old, new)))
+    return CorpusChanges(come, changed, gone, before, now)
+
+
+def say_changes(run: Run) -> None:
+    """Say how its corpus has changed, which is read again where something in it is younger than the run's documents."""
+    corpus, reader = run.config.corpus, run.pack.domain.corpus_reader
+    paths = [Path(each) for each in (corpus.path, corpus.held_out_path) if each is not None]
+    # The run has its documents, whatever has become of what they were read from.
+    with suppress(ScopeError, OSError):
+        began = run.folder.corpus.stat().st_mtime
+        files = [file for path in paths if path.is_dir() for file in survey(path, reader).read]
+        # A folder's time is that of the last file that came or went.
+        looked_at = {*paths, *files, *(file.parent for file in files)}
+        if any(each.stat().st_mtime > began for each in looked_at):
+            found = corpus_changes(run.folder, run.config, run.pack)
+            kept = "the run keeps its own, `scope fork --corpus` takes these"
+            if any(found[:3]):
+                run.progress.say(f"{corpus.path}: since the run began {found}; {kept}")
 
 
 def check_inputs(config: RunConfig, root: Path, packs: Path | None = None) -> Pack:

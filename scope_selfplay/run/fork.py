@@ -20,9 +20,12 @@ from scope_selfplay.base.errors import ConfigError, RunMismatchError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig, changed_settings
+from scope_selfplay.corpus.sample import kin_of
 from scope_selfplay.judge.model import KEY_FILE
+from scope_selfplay.prompts.folder import load_pack
+from scope_selfplay.run.begin import CorpusChanges, corpus_changes
 from scope_selfplay.run.schedule import challenger_of, stages_of
-from scope_selfplay.store.files import LINK_FAULTS, disk_faults, write_atomic
+from scope_selfplay.store.files import LINK_FAULTS, disk_faults, read_value, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from scope_selfplay.store.ratings import Fork, read_fork, shared_words
 
@@ -52,12 +55,17 @@ class Forked:
     copied: int
 
 
-def fork_run(source: Path, root: Path, config: RunConfig, *, after: int) -> Forked:
-    """Make `root`/`config.name` out of the run in `source`. Raises UserError before anything is written."""
+def fork_run(source: Path, root: Path, config: RunConfig, *, after: int, corpus: bool = False) -> Forked:
+    """Make `root`/`config.name` out of the run in `source`, with the `corpus` as it is now. Raises UserError before
+    anything is written.
+    """
     old, new = RunFolder(source), RunFolder(root / config.name)
     before = load_config(old.config)
     check_settings(before, config, after)
     _check_finished(old, before, after)
+    changes = corpus_changes(old, before, load_pack(old.prompts)) if corpus else None
+    if changes is not None and not any(changes[:3]):
+        raise ConfigError(f"--corpus: {before.corpus.path} holds what {old.corpus} does; fork without it")
     building = RunFolder(root / f".{config.name}.fork")
     with disk_faults(new.path):
         root.mkdir(parents=True, exist_ok=True)
@@ -69,6 +77,8 @@ def fork_run(source: Path, root: Path, config: RunConfig, *, after: int) -> Fork
             shutil.rmtree(building.path, ignore_errors=True)
             fork = _fork_of(old, before, config, after)
             linked, copied = _share(old, building, before, after)
+            if changes is not None:
+                fork = _with_corpus(building, changes, config, fork)
             if before.judge == config.judge and old.exam.exists():
                 shutil.copytree(old.exam, building.exam)
             write_atomic(building.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -127,12 +137,33 @@ def _fork_of(old: RunFolder, before: RunConfig, config: RunConfig, after: int) -
     return Fork(
         run=before.name,
         after=after,
+        held_out=earlier.held_out if earlier else (),
         config_hashes=tuple(hashes),
         changed={
             name: (_value(before, name), _value(config, name)) for name in changed_settings(before, config)
         },
         version=__version__,
     )
+
+
+def _with_corpus(new: RunFolder, changes: CorpusChanges, config: RunConfig, fork: Fork) -> Fork:
+    """No task is written from a held-out document as it is now, or from what came to its page or has its old text."""
+    tried = read_value(new.stage(0, Stage.TASKS).path / "documents.json", list[str], "fork an undamaged run")
+    held = set(tried or ())
+    fresh = set() if config.corpus.hold_out == "document" else {*changes.new, *changes.changed} - held
+    if fresh:
+        before = (each for each in changes.before if each.id in held)
+        fresh.intersection_update(kin_of(held, [*before, *changes.now]))
+    for file in (new.corpus, new.index):
+        # It may be one with the old run's.
+        file.unlink(missing_ok=True)
+    write_records(new.corpus, changes.now)
+    update = {
+        "changed": fork.changed | {"corpus": ("", str(changes))},
+        "rewritten": tuple(each for each in changes.changed if each not in held),
+        "held_out": (*fork.held_out, *sorted(fresh)),
+    }
+    return fork.model_copy(update=update)
 
 
 def _value(config: RunConfig, name: str) -> Any:
@@ -175,20 +206,21 @@ def _share(old: RunFolder, new: RunFolder, config: RunConfig, after: int) -> tup
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--after", type=click.IntRange(min=0), required=True, help="Last iteration that is shared.")
 @click.option("--name", required=True, help="Id of the new run.")
+@click.option("--corpus", is_flag=True, help="Go on with the documents as they are now.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option(
     "--root", type=click.Path(path_type=Path), default=None, help="Folder of runs.  [default: that of RUN]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
 def fork(
-    run: Path, after: int, name: str, overrides: Sequence[str], root: Path | None, as_json: bool
+    run: Path, after: int, name: str, corpus: bool, overrides: Sequence[str], root: Path | None, as_json: bool
 ) -> None:
     """Begin a run that shares the iterations of RUN up to --after and goes on with other settings."""
     from scope_selfplay.store.reader import find_run
 
     source = find_run(str(run))
     config = load_config(source / "run.yaml", overrides, options={"name": name})
-    made = fork_run(source, root or source.resolve().parent, config, after=after)
+    made = fork_run(source, root or source.resolve().parent, config, after=after, corpus=corpus)
     if as_json:
         found = made.fork.model_dump(mode="json") | {"linked": made.linked, "copied": made.copied}
         click.echo(json.dumps({"folder": str(made.folder), **found}, indent=1))

@@ -58,6 +58,7 @@ from scope_selfplay.store.folder import (
     parse_manifest,
     publish_manifest,
 )
+from scope_selfplay.store.ratings import read_fork
 
 _TOKEN_BYTES = 5
 """Of a token of text in a record."""
@@ -296,9 +297,12 @@ def stage_sources(
 
     `or_fewer`: as many as there are. Raises CorpusError where too few are left.
     """
-    lists = [folder.path / _DOCUMENTS for _, folder in _folders_before(run, iteration, stage)]
-    advice = "restore it, or remove the stage folder"
-    taken = {name for path in lists for name in read_value(path, list[str], advice) or ()}
+    fork, advice = read_fork(run.folder), "restore it, or remove the stage folder"
+    taken = set(fork.held_out if fork else ())
+    for name, folder in _folders_before(run, iteration, stage):
+        used = set(read_value(folder.path / _DOCUMENTS, list[str], advice) or ())
+        is_shared = fork is not None and int(name.partition("/")[0]) <= fork.after
+        taken |= used.difference(fork.rewritten) if fork and is_shared else used
     pool = documents_for(run.documents, held_out=iteration == 0)
     if or_fewer:
         count = min(count, len({document.id for document in pool} - taken))

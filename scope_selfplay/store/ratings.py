@@ -16,7 +16,9 @@ class Fork(Value):
     """A run whose iterations 0 to `after` are those of `run`.
 
     `config_hashes` are the configs that made them, one per iteration: a fork of a fork has several. `changed` are the
-    settings that the run went on with and their values before and after.
+    settings that the run went on with and their values before and after. Of a corpus that was read again (`corpus` in
+    `changed`), `rewritten` are documents with another text, which may give tasks once more, and `held_out` those that
+    give none.
     """
 
     run: str
@@ -24,6 +26,8 @@ class Fork(Value):
     config_hashes: tuple[str, ...]
     changed: dict[str, tuple[object, object]]
     version: str
+    rewritten: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
 
 
 def read_fork(folder: RunFolder) -> Fork | None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from retrieval.folder import Passages, Verify, read_manifest
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, ScopeError
-from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.terminal import LineProgress, Progress
 from scope_selfplay.base.values import Document
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
@@ -23,15 +23,17 @@ from scope_selfplay.config.run import RunConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report.commands import documents
 from scope_selfplay.report.overview import recorded_sections
-from scope_selfplay.run.begin import open_run, run_documents
+from scope_selfplay.run.begin import open_run, run_documents, say_changes
 from scope_selfplay.run.commands import index
 from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import challenger_of, promotion_warning, stages_of
+from scope_selfplay.stages.work import stage_sources
 from scope_selfplay.store.card import run_card
 from scope_selfplay.store.files import read_records, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, checksums, publish_manifest
 from scope_selfplay.store.ratings import read_fork
 from scope_selfplay.store.reader import RunReader
+from tests.models import write_model
 
 
 @pytest.fixture
@@ -248,3 +250,54 @@ def test_settings_belong_to_a_config(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(command, [*words, "--set", "seed=1"], standalone_mode=False)
         assert isinstance(done.exception, click.UsageError) and said in str(done.exception)
+
+
+def test_new_and_changed_documents_are_said_at_a_start_and_taken_by_a_fork(tmp_path: Path) -> None:
+    docs, root = tmp_path / "docs", tmp_path / "runs"
+
+    def write(name: str, text: str) -> None:
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text(f"# Page {name}\n\n{text}\n")
+
+    for name in "abcdef":
+        write(f"{name}.md", f"What {name} says.")
+    given = ["domain=embedded", f"corpus.path={docs}", f"model.path={write_model(tmp_path / 'model')}"]
+    config = load_config(None, [*given, "name=demo", "iterations=2", "challenger.max_prompt=4096"])
+    folder = open_run(config, root, Progress()).folder
+    used = {(0, Stage.TASKS): ["a.md"], (1, Stage.CHALLENGER): ["b.md"], (1, Stage.TASKS): ["c.md"]}
+    for iteration, stage in stages_of(config):
+        if iteration == 2:
+            break
+        path = folder.stage(iteration, stage).path
+        path.mkdir(parents=True)
+        write_atomic(path / "documents.json", json.dumps(used.get((iteration, stage), [])))
+        manifest = StageManifest(stage=stage, iteration=iteration, spec_hash="0", outputs=checksums(path))
+        publish_manifest(path, manifest)
+
+    def forked(source: str, name: str, *more: str) -> Result:
+        return CliRunner().invoke(cli, ["fork", str(root / source), "--after", "1", "--name", name, *more])
+
+    assert "; fork without it" in str(forked("demo", "early", "--corpus").exception)
+    assert not (root / "early").exists()
+    (docs / "a.md").rename(docs / "moved.md")
+    for name in ("a.md", "b.md"):
+        write(name, f"{name} was rewritten.")
+    for name in ("de/a.md", "g.md"):
+        write(name, f"What {name} says.")
+    (docs / "f.md").unlink()
+    said: list[str] = []
+    begun = open_run(config, root, LineProgress(said.append))
+    say_changes(begun)
+    (line,) = said
+    assert "3 documents new, 2 changed, 1 gone" in line and "scope fork --corpus" in line
+    made = forked("demo", "grown", "--corpus")
+    assert "corpus=3 documents new, 2 changed, 1 gone" in made.output, made.output
+    assert forked("grown", "again").exit_code == 0
+    for name, free in (("grown", {"b.md", "d.md", "e.md", "g.md"}), ("again", {"d.md", "e.md", "g.md"})):
+        run = open_run(load_config(root / name / "run.yaml"), root, Progress())
+        texts = {each.id: each.text for each in run.documents}
+        assert texts["b.md"] == "b.md was rewritten." and "f.md" not in texts and len(begun.documents) == 6
+        left = stage_sources(run, 2, Stage.CHALLENGER, 99, or_fewer=True)
+        assert {each.document.id for each in left} == free
+    with RunReader(root / "grown") as reader:
+        assert reader.document("c.md") is not None
