@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import mailbox
+import re
 import sys
 import warnings
 import zipfile
@@ -177,9 +178,13 @@ def _by_pandoc(path: Path) -> Converted:
     return Converted("", pypandoc.convert_file([str(path)], "gfm-raw_html", format=name, extra_args=told))
 
 
+# With the line that says whose words they are. `>>> ` begins code, and a box has `>From` where `From` was written.
+_QUOTED = re.compile(r"(?:^On .{,200}\n?.{,200}wrote:\n+)?^>(?!>> |From ).*\n?(?:^>.*\n?)*", re.MULTILINE)
+
+
 def _mails(path: Path) -> Records:
-    """One message, or a box of them; of one that is HTML alone, its text as it is."""
-    parser = BytesParser(policy=modern)
+    """A message, or the threads of a box, whose answers quote what stands above; HTML alone stays as it is."""
+    parser, found, thread_of = BytesParser(policy=modern), dict[str, dict[str, str]](), dict[str, str]()
     if path.suffix.lower() == ".eml":
         box: Any = [parser.parsebytes(_bytes(path))]
     else:
@@ -187,9 +192,19 @@ def _mails(path: Path) -> Records:
     for number, message in enumerate(box, start=1):
         with suppress(LookupError, ValueError):
             body = message.get_body(("plain", "html"))
-            found = {"title": message["subject"], "date": message["date"], "author": message["from"]}
-            text = body.get_content() if body else ""
-            yield f"{path}, message {number}", {"text": text} | {k: str(v) for k, v in found.items() if v}
+            text = (body.get_content() if body else "").replace("\r\n", "\n").strip()
+            author, own = str(message["from"] or ""), str(message["message-id"] or number)
+            before = f"{message['references'] or ''} {message['in-reply-to'] or ''}".split()
+            place = next(
+                (thread_of[name] for name in before if name in thread_of), f"{path}, message {number}"
+            )
+            thread_of |= dict.fromkeys((*before, own), place)
+            if place in found:
+                found[place]["text"] += f"\n\n{author.partition(' <')[0]}:\n\n{_QUOTED.sub('', text).strip()}"
+            else:
+                about = {"title": message["subject"], "date": message["date"], "author": author}
+                found[place] = {"text": text} | {name: str(value) for name, value in about.items() if value}
+    yield from found.items()
 
 
 def read_lines(path: Path) -> Iterator[str]:
