@@ -32,6 +32,7 @@ class LazyGroup(click.Group):
     lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
         "doctor": (".plan.doctor", "Say what this machine can run, and how to get what is missing."),
         "documents": (".report.commands", "Show what a run reads from a path."),
+        "download": (".store.object_store", "Bring a folder from an object store."),
         "eval": (".evaluation.commands", "Let checkpoints answer a benchmark."),
         "export": (".report.export", "Write accepted tasks in another library's shape."),
         "fork": (".run.fork", "Begin a run that shares another run's first iterations."),
@@ -53,6 +54,7 @@ class LazyGroup(click.Group):
         "serve-retriever": ("retrieval.commands", "Serve an index over HTTP."),
         "tasks": (".report.commands", "List, show and compare tasks."),
         "tools": (".run.commands", "List a config's tools, and call one by hand."),
+        "upload": (".store.object_store", "Bring a file or a folder to an object store."),
         "view": (".report.commands", "Show a run in the browser."),
     }
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
 from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body
-from scope_selfplay.store.files import read_value, write_atomic
+from scope_selfplay.store.files import place_of, read_value, write_atomic
 from scope_selfplay.store.folder import checksum
 
 NOTE = ".fetched.json"
@@ -96,16 +96,6 @@ def fetch(
         link.symlink_to(best)
     progress.end(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB; {done.unchanged} were here")
     return done
-
-
-def place_of(folder: Path, name: str) -> Path:
-    """Where a file belongs. Raises OutsideError for a name that leads out of the folder."""
-    parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or name.startswith("/"):
-        raise OutsideError(
-            f"the pod names a file {name!r}, which is no path inside a run; nothing is written"
-        )
-    return folder.joinpath(*parts)
 
 
 def _is_here(place: Path, size: int, at: int, hashed: str | None) -> bool:

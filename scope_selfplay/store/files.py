@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from io import FileIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from scope_selfplay.base.errors import RecordError, StorageError
+from scope_selfplay.base.errors import OutsideError, RecordError, StorageError
 
 LINK_FAULTS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """What systems say of a link that a volume does not have."""
@@ -107,6 +107,14 @@ def point_at(link: Path, target: Path) -> bool:
 def part_of(path: Path) -> Path:
     """A temporary name beside `path`, one for each writer: on a shared volume many pods have the same process id."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """Where a file from elsewhere belongs. Raises OutsideError for a name that leads out of the folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or name.startswith("/"):
+        raise OutsideError(f"a file is called {name!r}, which is no path inside a folder; nothing is written")
+    return folder.joinpath(*parts)
 
 
 def sync_folder(folder: Path) -> None:

@@ -45,6 +45,8 @@ ELSEWHERE = {
     "scope k8s fetch ": "a cluster: tests/unit/k8s/test_fetch.py, tests/cluster/test_pods.py",
     "python -m jobs ": "a run on a volume and its servers: tests/integration/jobs",
     "scope index fetch ": "the network: tests/unit/downloads",
+    "scope upload ": "an object store: tests/consumers/test_object_store.py",
+    "scope download ": "an object store: tests/consumers/test_object_store.py",
     "scope index build wikipedia-2018.jsonl ": "the dump of Wikipedia, an encoder and a GPU",
     "scope index build wiki-18.jsonl ": "published vectors: tests/unit/retrieval/test_dense.py",
     "scope index build corpus.jsonl flat/ --profile flat --encoder minilm": "its encoder",

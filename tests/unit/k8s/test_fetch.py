@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.cli import cli
 from scope_selfplay.cluster.check import schema_problems
-from scope_selfplay.cluster.fetch import NOTE, TRIES, place_of, reader_pod
+from scope_selfplay.cluster.fetch import NOTE, TRIES, reader_pod
 from scope_selfplay.cluster.kubectl import Body
+from scope_selfplay.store.files import place_of
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, rendered, take_as_kubectl
 
 _KUBECTL = """#!{python}
@@ -187,7 +188,7 @@ def test_a_pod_that_does_not_start_says_why_and_is_deleted(world: World) -> None
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", ""])
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OutsideError, match="no path inside a run"):
+    with pytest.raises(OutsideError, match="no path inside a folder"):
         place_of(tmp_path, name)
 
 
