@@ -184,8 +184,8 @@ def place(node: SimulatedNode, namespace: str, volume: Path, tmp_path: Path) -> 
     return top
 
 
-def test_the_path_has_at_most_ten_commands() -> None:
-    assert 6 <= len(PATH) <= 10, PATH
+def test_the_path_has_at_most_ten_commands_and_applies_with_the_sixth() -> None:
+    assert len(PATH) <= 10 and PATH[5].startswith("kubectl apply"), PATH
     assert load_config(REPOSITORY / RUN / "run.yaml").name == "qwen3-8b"
 
 
