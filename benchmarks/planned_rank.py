@@ -72,8 +72,8 @@ class _Rank:
         receipts.write_atomic = written
         checkpoint.damage_of = self.watched("reading", checkpoint.damage_of)
         metrics.Appender.append = self.watched("metrics", metrics.Appender.append)
-        fixed = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64, "steps": plan.steps}
-        sizes = {"batch": plan.share * plan.ranks, "group_size": plan.group}
+        fixed = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64, "save_every": 1}
+        sizes = {"steps": plan.steps, "batch": plan.share * plan.ranks, "group_size": plan.group}
         settings = SolverConfig.model_validate({**fixed, **sizes, **plan.settings})
         callbacks = TrainingCallbacks(
             on_step=lambda step, line, accounts: self.at("on_step"),

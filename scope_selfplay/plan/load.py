@@ -36,7 +36,7 @@ def training_disk(model: ModelConfig, settings: TrainConfig, size: ModelSize, te
 
 def training_peak(settings: TrainConfig, checkpoint: float, export: float) -> float:
     """The most that a training has on disk at once, in the unit of its two sizes, apart from its records."""
-    saves, keep = -(-settings.steps // settings.save_every), KEPT_CHECKPOINTS
+    saves, keep = -(-settings.steps // (settings.save_every or 1)), KEPT_CHECKPOINTS
     # The export begins when the last checkpoint is on disk.
     return max(min(saves, keep + 1) * checkpoint, min(saves, keep) * checkpoint + export)
 

@@ -43,7 +43,7 @@ def _disk(plan: ResourcePlan, root: Path) -> Finding:
     place = next(path for path in (root, *root.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free / 2**30
     needed, there = (f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" for gib in (plan.volume_gib, free))
-    advice = "make room, give another --root, or raise save_every; `scope plan` shows it by stage"
+    advice = "make room, give another --root, or a larger save_every; `scope plan` shows it by stage"
     state = State.OK if free >= plan.volume_gib else State.WARNING
     found = f"{needed} at most, {there} free in {place}"
     return Finding(

@@ -4,7 +4,8 @@
     sampled     all rollouts have ended; M0 reads their rows while they are judged (`model`)
     rewards     what every rank has sampled, in one table: advantages, updates and passes follow from it (`passes`)
     update      gradients pass by pass (`loss`); what they measured is agreed, then clipped, then the optimizer's step
-    metrics     a line in metrics.jsonl; every `save_every` steps, a checkpoint that is whole or absent (`checkpoint`)
+    metrics     a line in metrics.jsonl
+    due         a checkpoint that is whole or absent, where it is time for one (`checkpoint`)
 
 Each is local work whose outcome all ranks agree on (`ranks`), under the name that stands there; `sampled` where there
 is a KL. In the passes of an update there are only FSDP's own collectives.
@@ -105,11 +106,17 @@ class TrainingLoop:
         done = self._checkpoints.restore(self._state, job.callbacks.say)
         ranks.leader("begin", lambda: self._log.begin(done))
         ranks.interrupt = self._cancel
+        saved, took = perf_counter(), None
         try:
             for number in range(done, settings.steps):
                 self.step(number)
-                if (number + 1) % settings.save_every == 0 or ranks.stopping:
+                due = settings.is_save_due(number + 1, perf_counter() - saved, took)
+                # Clocks differ: the first rank's counts.
+                if ranks.agree("due", due, completing=True)[0] or ranks.stopping:
+                    begun = perf_counter()
                     self._checkpoints.save(number + 1, self._state())
+                    saved = perf_counter()
+                    took = saved - begun
                 # From here on SIGTERM waits for nothing.
                 ranks.agree("step", None)
         finally:

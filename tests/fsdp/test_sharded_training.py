@@ -13,7 +13,7 @@ from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.engines import open_engine
 from scope_selfplay.training.ranks import PeerEnded
 from tests.fsdp.place import Found, Place, found_by, sharded_job, trained_metrics
-from tests.integration.loop.seam import Killed, killed_in, loop_of, same
+from tests.integration.loop.seam import Killed, killed_in, loop_of, same, saves_of
 
 pytestmark = pytest.mark.fsdp
 
@@ -132,7 +132,17 @@ def test_all_ranks_go_by_the_newest_checkpoint_that_is_whole(found: Found) -> No
     assert [rank["newest"] for rank in found["damaged"]] == [1, 1]
 
 
-CASES = (two_steps, after_a_leap, damaged)
+def on_two_clocks(place: Place) -> dict[str, Any]:
+    """On the first rank's clock a save lasts 30 s, on the other's 1 s."""
+    job = sharded_job(place, steps=10, save_every=None)
+    return {"saves": saves_of(job, 30.0 if place.ranks.leads else 1.0)}
+
+
+def test_all_ranks_save_when_it_is_time_on_the_first_ones_clock(found: Found) -> None:
+    assert [rank["saves"] for rank in found["on_two_clocks"]] == [[3, 9], [3, 9]]
+
+
+CASES = (two_steps, after_a_leap, damaged, on_two_clocks)
 
 
 @pytest.fixture(scope="module")

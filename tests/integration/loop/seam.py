@@ -1,9 +1,11 @@
 """Made-up rollouts for the training loop: what a step is asked for, and jobs small enough for a test."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import SolverConfig
@@ -12,6 +14,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.rewards.measures import Total
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder
+from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -104,6 +107,30 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     with job.ranks:
         TrainingLoop(job, load(job), NoEngine(), sampler_of(score, asked)).run()
     return asked
+
+
+def saves_of(job: GrpoJob, seconds: float) -> list[int]:
+    """After which steps a training saves, each of which lasts 100 s, and a save so many, on a clock of its own."""
+    now, saved = 0.0, list[int]()
+    step, save = TrainingLoop.step, Checkpoints.save
+
+    def lasting_step(loop: TrainingLoop, number: int) -> None:
+        nonlocal now
+        step(loop, number)
+        now += 100
+
+    def lasting_save(checkpoints: Checkpoints, number: int, state: Mapping[str, Any]) -> None:
+        nonlocal now
+        save(checkpoints, number, state)
+        now += seconds
+        saved.append(number)
+
+    with job.ranks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scope_selfplay.training.loop.perf_counter", lambda: now)
+        patch.setattr(TrainingLoop, "step", lasting_step)
+        patch.setattr(Checkpoints, "save", lasting_save)
+        loop_of(job).run()
+    return saved
 
 
 class Killed(Exception):

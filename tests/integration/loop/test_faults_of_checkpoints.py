@@ -25,7 +25,16 @@ from scope_selfplay.store.folder import StageFolder, damage_of
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import Killed, by_member, job_of, killed_in, same, train_on, with_model
+from tests.integration.loop.seam import (
+    Killed,
+    by_member,
+    job_of,
+    killed_in,
+    same,
+    saves_of,
+    train_on,
+    with_model,
+)
 
 WRITES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -72,6 +81,17 @@ def test_a_killed_training_goes_on_with_every_step_once_and_ends_with_the_same_b
         bits.append({file.name: file.read_bytes() for file in folder.checkpoint.rglob("*.safetensors")})
     assert lines[0] == lines[1] and [step for step, *_ in lines[1]] == [1, 2, 3, 4]
     assert bits[0] == bits[1] and len(bits[1]) == (2 if model.lora_rank else 1)
+
+
+def test_saves_take_a_twentieth_of_the_time_and_change_no_weight(random_policy: Path, tmp_path: Path) -> None:
+    often = job_of(random_policy, tmp_path / "often", steps=14)
+    assert saves_of(often, 1000.0) == [*range(1, 15)], "save_every is 1"
+    # Nothing is saved before 300 s; then what takes 1 s is due again after 19, and 30 s after 570.
+    cases = ((None, 1.0, [*range(3, 15)]), (None, 30.0, [3, 9]), (None, 1000.0, [3]), (5, 1000.0, [5, 10]))
+    for given, seconds, expected in cases:
+        job = job_of(random_policy, tmp_path / f"{given} {seconds}", steps=14, save_every=given)
+        assert saves_of(job, seconds) == expected
+        assert same(job.folder.checkpoint, often.folder.checkpoint)
 
 
 @pytest.mark.fault(9)

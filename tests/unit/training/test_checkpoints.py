@@ -62,6 +62,18 @@ def test_a_damaged_checkpoint_is_said_passed_over_and_kept(tmp_path: Path, count
     assert saved(tmp_path, 2).newest(print) == last and damage_of(tmp_path / "checkpoint-2.damaged-1")
 
 
+@pytest.mark.parametrize(
+    ("since", "took", "due"),
+    [(299.9, None, False), (300.0, None, True), (189.9, 10.0, False), (190.0, 10.0, True)],
+)
+def test_a_save_is_due_when_it_takes_a_twentieth_of_the_time(
+    since: float, took: float | None, due: bool
+) -> None:
+    assert SolverConfig().is_save_due(7, since, took) is due
+    given = SolverConfig(save_every=7)
+    assert [step for step in range(1, 15) if given.is_save_due(step, since, took)] == [7, 14]
+
+
 def test_a_checkpoint_of_another_version_is_said_and_passed_over(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1)
     old = tmp_path / "checkpoint-2"
