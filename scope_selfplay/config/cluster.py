@@ -127,7 +127,7 @@ class PodConfig(ConfigSection):
 Sharding = Literal["full", "hybrid"]
 """torch's words for what a training over several nodes keeps on each GPU."""
 GRACE = 600
-"""Seconds between SIGTERM and SIGKILL of a stage: work is abandoned at once, a checkpoint in writing is finished,
+"""Seconds between SIGTERM and SIGKILL of a stage: work is abandoned at once, a training's complete steps are saved,
 which for 8B takes a minute and more. Where a node goes sooner, the checkpoint before counts."""
 OFFLOADED = range(2, 4)
 """So many GPUs that hold one copy between them keep it in host memory: two of 80 GB hold an 8B trainer only with its

@@ -106,19 +106,26 @@ class TrainingLoop:
         done = self._checkpoints.restore(self._state, job.callbacks.say)
         ranks.leader("begin", lambda: self._log.begin(done))
         ranks.interrupt = self._cancel
-        saved, took = perf_counter(), None
+        saved, took, kept = perf_counter(), None, done
+        # The steps that made the weights: SIGTERM saves them where no checkpoint has. None within an update.
+        self._complete: int | None = done
         try:
             for number in range(done, settings.steps):
                 self.step(number)
+                self._complete = number + 1
                 due = settings.is_save_due(number + 1, perf_counter() - saved, took)
                 # Clocks differ: the first rank's counts.
                 if ranks.agree("due", due, completing=True)[0] or ranks.stopping:
                     begun = perf_counter()
                     self._checkpoints.save(number + 1, self._state())
-                    saved = perf_counter()
+                    saved, kept = perf_counter(), number + 1
                     took = saved - begun
                 # From here on SIGTERM waits for nothing.
                 ranks.agree("step", None)
+        except SystemExit:
+            if ranks.stopping and self._complete not in (None, kept):
+                self._checkpoints.save(self._complete, self._state())
+            raise
         finally:
             self._cancel()
         export(job, self.model)
@@ -155,6 +162,7 @@ class TrainingLoop:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, number)
         plans = plan_updates(table, learnt, self._rules)
+        self._complete = None
         # Two threads at least, whatever `model.processes`: how a sum is shared out decides its last bits.
         with threads(1, 2 if ranks.processes == 1 else 1):
             measured, norm = self._update(number, plans, result.rows, references)

@@ -38,7 +38,7 @@ _MEETING = timedelta(minutes=10)
 _POLL, _LONGEST_POLL = 0.001, 0.05
 _WATCH_SECONDS = 0.2
 _LEAVING_SECONDS = 2.0
-_ENDING = b"SIGTERM: ending; a step that is nearly done is saved; the same command goes on from the newest checkpoint\n"
+_ENDING = b"SIGTERM: ending; steps that are complete are saved; the same command goes on from the newest checkpoint\n"
 _NOBODY = -1
 
 
