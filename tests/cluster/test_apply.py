@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from scope_selfplay.base.errors import ConfigError, State
+from scope_selfplay.cli import cli
 from scope_selfplay.cluster.check import applied_objects, check_cluster, check_folder, config_of, packs_of
 from scope_selfplay.cluster.check_cluster import is_older
 from scope_selfplay.cluster.doctor import examine
@@ -43,6 +45,33 @@ def folder(request: pytest.FixtureRequest, api: object, tmp_path: Path) -> Path:
     copied: Path = tmp_path / request.param.relative_to(REPOSITORY)
     fit_to_server(copied)
     return copied
+
+
+@pytest.mark.parametrize("folder", [TINY], ids=["tiny"], indirect=True)
+def test_a_patch_of_a_controller_that_has_begun_is_refused_and_the_clusters_values_take_its_place(
+    folder: Path, namespace: str
+) -> None:
+    def apply() -> str:
+        done = kubectl("apply", "--kustomize", str(folder), "--namespace", namespace, check=False)
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    tolerated = [{"key": "team", "operator": "Exists"}]
+    assert "created" in apply()
+    file, top = folder / "setup" / "kustomization.yaml", folder.parents[2]
+    before = file.read_text()
+    added = [{"op": "add", "path": "/spec/template/spec/tolerations", "value": tolerated}]
+    patched = yaml.safe_load(before)
+    patched["patches"].append({"target": {"kind": "Job"}, "patch": yaml_text(added)})
+    file.write_text(yaml_text(patched))
+    assert "field is immutable" in apply()
+    file.write_text(before)
+    assert {line.rpartition(" ")[2] for line in apply().splitlines()} == {"unchanged"}
+    (top / "k8s" / "cluster.yaml").write_text(
+        yaml_text({"cluster": {"cpu_pod": {"spec": {"tolerations": tolerated}}}})
+    )
+    render = ["k8s", "render", str(folder / "run.yaml"), "--update"]
+    CliRunner().invoke(cli, render, catch_exceptions=False)
+    assert re.search(r"job.batch/tiny-controller-[0-9a-f]{8} created", apply())
 
 
 PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/**/kustomization.yaml"))
