@@ -373,8 +373,8 @@ class ClusterConfig(ConfigSection):
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of every pod, controller and preparing Jobs included: `nodeSelector`, `tolerations` (pods
     with GPUs tolerate a taint with the key of `gpu_resource`, too), `imagePullSecrets`, `priorityClassName`, proxies,
-    annotations, volumes (called `extra-...` where the run's folder does not bring what they mount). Its labels, such as
-    `kueue.x-k8s.io/queue-name`, are those of Jobs and Deployments, too. The container is called `main`; null deletes.
+    annotations, volumes (called `extra-...` where the run's folder does not bring what they mount). Its labels are
+    those of Jobs and Deployments, too; a queue is named in `queue`. The container is called `main`; null deletes.
     Each part has a `pod` of its own, which is applied after this one."""
     deadline: int = Field(default=172_800, ge=60)
     """Seconds after which an attempt of a stage is stopped, including the wait for a node; the next one resumes its

@@ -6,19 +6,32 @@ of servers are variables, and emptyDirs have no size.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from scope_selfplay.cluster.check import packs_of
 from scope_selfplay.cluster.objects import name_of, planned_objects
-from scope_selfplay.config.cluster import ClusterConfig
+from scope_selfplay.config.cluster import ClusterConfig, amount
 from scope_selfplay.config.load import load_config
-from tests.unit.k8s.conftest import PRESETS, QWEN, RUNS, Body, applied, rendered, text_of, with_components
+from tests.unit.k8s.conftest import (
+    PRESETS,
+    QWEN,
+    REPOSITORY,
+    RUNS,
+    Body,
+    applied,
+    rendered,
+    text_of,
+    with_components,
+)
 
 VOLUMES = {
     "configMap",
@@ -211,3 +224,61 @@ def test_a_queue_is_called_as_kueue_and_labels_take_it() -> None:
     for name in ("Research", "team_a", "-a", "a.", "q" * 64):
         with pytest.raises(ValidationError):
             ClusterConfig(queue=name)
+
+
+KUEUE = yaml.safe_load(r"""
+name: &name {type: string, maxLength: 253, pattern: '^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'}
+texts: &texts {type: object, additionalProperties: {type: string}}
+quota: &quota
+  required: [name, nominalQuota]
+  additionalProperties: false
+  properties:
+    name: {type: string}
+    nominalQuota:
+      anyOf: [{type: integer}, {type: string}]
+      pattern: '^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$'
+flavor: &flavor
+  required: [name, resources]
+  additionalProperties: false
+  properties: {name: *name, resources: {type: array, minItems: 1, maxItems: 64, items: *quota}}
+group: &group
+  required: [coveredResources, flavors]
+  additionalProperties: false
+  properties:
+    coveredResources: {type: array, minItems: 1, maxItems: 64, items: {type: string}}
+    flavors: {type: array, minItems: 1, maxItems: 64, items: *flavor}
+ResourceFlavor: {additionalProperties: false, properties: {nodeLabels: {maxProperties: 8, <<: *texts}}}
+ClusterQueue:
+  additionalProperties: false
+  properties:
+    namespaceSelector: {additionalProperties: false, properties: {matchLabels: *texts}}
+    resourceGroups: {type: array, maxItems: 16, items: *group}
+LocalQueue: {additionalProperties: false, properties: {clusterQueue: *name}}
+""")  # noqa: E501
+"""Specs of v1beta2 in config/components/crd/bases of kubernetes-sigs/kueue at ff69552e79ad21652c36caa97038382e55625cf7
+(23 August 2026), as far as the example goes: a server drops fields that it does not know."""
+
+
+def test_the_queue_of_the_example_is_as_kueues_crds_have_it_and_has_room_for_the_run() -> None:
+    flavor, cluster, local = yaml.safe_load_all((REPOSITORY / "examples" / "kueue.yaml").read_text())
+    for body in (flavor, cluster, local):
+        assert body["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+        Draft202012Validator(KUEUE[body["kind"]]).validate(body["spec"])
+    (group,) = cluster["spec"]["resourceGroups"]
+    (quotas,) = (each["resources"] for each in group["flavors"])
+    # A rule of the CRD's, and of the webhook's.
+    assert [each["name"] for each in quotas] == group["coveredResources"]
+    assert group["flavors"][0]["name"] == flavor["metadata"]["name"]
+    assert local["spec"]["clusterQueue"] == cluster["metadata"]["name"]
+
+    config = load_config(QWEN / "setup" / "run.yaml", [f"cluster.queue={local['metadata']['name']}"])
+    room = {each["name"]: amount(each["nominalQuota"]) for each in quotas}
+    asked: dict[str, Counter[str]] = {}
+    for body in planned_objects(config, packs_of(applied(QWEN), config.name)):
+        if "kueue.x-k8s.io/queue-name" in body["metadata"]["labels"]:
+            requests = main(body)["resources"]["requests"]
+            asked[name_of(body)] = Counter({name: amount(requests[name]) for name in requests})
+    # Kueue admits a pod whose every resource is covered.
+    assert all(each.keys() == room.keys() for each in asked.values())
+    judge, trainer = asked["Deployment/qwen3-8b-judge"], asked["Job/qwen3-8b-i01-train-solver-a1"]
+    assert all((judge + trainer)[name] <= room[name] for name in room)
