@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 
 @contextmanager
-def handled(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+def handled(handler: Callable[..., BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[int]:
     """The port of a server that handles requests so, each in a thread of its own."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer((host, 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,26 @@ def api() -> Any:
     return kubernetes
 
 
-@pytest.fixture
-def namespace(api: Any) -> Iterator[str]:
-    """A fresh one, with nothing in it."""
+@contextmanager
+def fresh_namespace() -> Iterator[str]:
     name = f"scope-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def namespace(api: Any) -> Iterator[str]:
+    """A fresh one, with nothing in it."""
+    with fresh_namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def neighbour(api: Any) -> Iterator[str]:
+    """Another one."""
+    with fresh_namespace() as name:
+        yield name
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from scope_selfplay.driver.follow import FollowedThere
 from scope_selfplay.store.folder import RunFolder
 from tests.cluster.conftest import fit_to_server, kubectl
 from tests.cluster.simulated_node import SimulatedNode
+from tests.cluster.test_pods import when
 from tests.commands import ran
 from tests.doc_commands import commands_of
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, TINY, plain
@@ -168,6 +169,39 @@ def test_an_ordinary_admin_of_a_namespace_sets_up_and_runs(
     assert lacking() == ""
     for part in (folder / "shared", folder, folder / "iteration-01"):
         kubectl("apply", "--kustomize", str(part), *where, "--as=ann")
+
+
+@pytest.mark.parametrize("folder", [TINY], ids=["tiny"], indirect=True)
+def test_of_two_owners_neither_sees_the_others_run_nor_mounts_its_volume(
+    folder: Path, namespace: str, neighbour: str, volume: Path
+) -> None:
+    """Each is admin of a namespace of their own; the volume waits for the first one's claim."""
+    owners = {namespace: "ann", neighbour: "bob"}
+    for where, owner in owners.items():
+        kubectl(
+            "create", "rolebinding", "owner", "--clusterrole=admin", f"--user={owner}", "--namespace", where
+        )
+        for part in (folder / "shared", folder):
+            kubectl("apply", "--kustomize", str(part), "--namespace", where)
+
+    def rights(person: str, where: str) -> str:
+        listed = kubectl(
+            "auth", "can-i", "--list", "--no-headers", "--as", person, "--namespace", where
+        ).stdout
+        # What is no resource has no name in front.
+        return "\n".join(line for line in listed.splitlines() if line[0] != " " and "selfsubject" not in line)
+
+    for where, other in ((namespace, neighbour), (neighbour, namespace)):
+        accounts = [f"system:serviceaccount:{where}:scope-{name}" for name in ("controller", "worker")]
+        assert "pods/exec" in rights(owners[where], where) and "jobs.batch" in rights(accounts[0], where)
+        assert [rights(person, other) for person in (owners[where], *accounts)] == ["", "", ""]
+
+    def phase(where: str) -> str:
+        path = "jsonpath={.status.phase}"
+        return kubectl("get", "pvc", "scope-data", "--namespace", where, "--output", path).stdout
+
+    when(lambda: phase(namespace) == "Bound", minutes=1, namespace=namespace)
+    assert phase(neighbour) == "Pending"
 
 
 @pytest.mark.parametrize("fault", sorted(PLANTED.keys() - set(UNENFORCED)))

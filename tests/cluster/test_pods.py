@@ -55,6 +55,12 @@ Kill = tuple[Stage, str | Path]
 CHALLENGER: Kill = (Stage.CHALLENGER, "app.kubernetes.io/component=trainer,scope/iteration=01")
 CONTROLLER: Kill = (Stage.TASKS, "app.kubernetes.io/component=controller")
 SOLVER: Kill = (Stage.SOLVER, "app.kubernetes.io/component=trainer,scope/iteration=01")
+WORKERS: list[Kill] = [
+    (stage, f"app.kubernetes.io/component=worker,scope/iteration=01,scope/stage={stage.job_name}")
+    for stage in (Stage.TASKS, Stage.COMPARE)
+]
+RECORDS = {Stage.TASKS: "candidates", Stage.COMPARE: "rollouts"}
+"""What grows first in a stage; in a training its metrics."""
 
 
 def write_run(
@@ -114,7 +120,7 @@ def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, m
     """Apply, stop pods in the middle of their work, and wait for the end."""
     run = start(folder, namespace, volume)
     for stage, pods in kills:
-        records = getattr(run.stage(1, stage), "candidates" if stage is Stage.TASKS else "metrics")
+        records = getattr(run.stage(1, stage), RECORDS.get(stage, "metrics"))
         when(partial(has_lines, records), minutes=minutes, namespace=namespace)
         if isinstance(pods, Path):
             kubectl("apply", "--kustomize", str(pods), "--namespace", namespace)
@@ -183,6 +189,17 @@ def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     assert all(len(set(text.splitlines())) == len(text.splitlines()) for text in said.values())
     status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
+    same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
+
+
+@pytest.mark.full
+def test_workers_that_are_drained_go_on_and_make_the_same(
+    pods_image: Image, namespace: str, volume: Path, tmp_path: Path
+) -> None:
+    folder = written(tmp_path, pods_image, SHORT | {"compare": {"tasks": 16}})
+    run = play(folder, namespace, volume, WORKERS, minutes=20)
+    for drained in ("tiny-i01-make-tasks-a", "tiny-i01-compare-a"):
+        assert pods_made(namespace, drained) >= 2
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
 
 
