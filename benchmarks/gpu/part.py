@@ -66,7 +66,7 @@ PARTS = (
     Part("solver-episodes", "episode_steps:steps:solver:vllm_colocated", 180, 72, 10, ("bm25s", "vllm")),
     Part("solver-episodes-in-process", "episode_steps:steps:solver", 150, 72, 10, ("bm25s",)),
     Part("challenger-episodes-in-process", "episode_steps:steps:challenger", 150, 72, 10, ("bm25s",)),
-    Part("one-gpu", "run_steps:one_gpu", 300, 72, 30, ("bm25s", "duckdb", "uvicorn")),
+    Part("one-gpu", "run_steps:one_gpu", 300, 40, 30, ("bm25s", "duckdb", "uvicorn")),
 )
 BY_NAME = {part.name: part for part in PARTS}
 

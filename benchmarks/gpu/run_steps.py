@@ -35,7 +35,7 @@ def one_gpu(context: PartContext) -> None:
     scale = replace(scale, episodes=scale.episodes._replace(thought=8, length=256))
     given = [*SETTINGS.split(), f"model.path={speaking_policy(scale, context.folder / 'policy')}"]
     trained = {"steps": 2, "batch": 2, "group_size": scale.group, "micro_tokens": 2048, "save_every": 100}
-    trained |= {"max_prompt": 120, "max_response": 136}
+    trained |= {"max_prompt": 120, "max_response": 136, "learning_rate": 1e-6}
     given += [f"{role}.{key}={value}" for role in ("challenger", "solver") for key, value in trained.items()]
     forget_the_gpu()
     gpus, taken, ended = "1" if scale.on_gpu else "cpu:1", Counter[str](), threading.Event()
