@@ -98,7 +98,9 @@ def main() -> None:
                 over = Found(skipped=f"{options.minutes:g} minutes are over")
                 line = _line(part, scale, machine, 0.0, "", over)
             else:
-                line = run_part(part, scale, machine, Path(name), min(part.seconds, left))
+                line = run_part(
+                    part, scale, machine, Path(name), min(part.seconds, left) if scale.on_gpu else left
+                )
             append(line, options.results)
             _say(said(line))
             counts[line.status] += 1

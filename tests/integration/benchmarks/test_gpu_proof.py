@@ -23,7 +23,15 @@ PROVE = [sys.executable, "-m", "benchmarks.gpu.prove"]
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole proof, which worked in `work` and wrote `results.jsonl`."""
     folder = tmp_path_factory.mktemp("proof")
-    options = ["--tiny", "--results", str(folder / "results.jsonl"), "--folder", str(folder / "work")]
+    options = [
+        "--tiny",
+        "--minutes",
+        "60",
+        "--results",
+        str(folder / "results.jsonl"),
+        "--folder",
+        str(folder / "work"),
+    ]
     ended = subprocess.run([*PROVE, *options], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return folder

@@ -120,7 +120,7 @@ def test_a_run_that_no_iteration_helps_ends_early_and_says_why(
 
     progress = Telling()
     run_here(open_run(config_of(speaking_policy), finished.path.parent, progress))
-    assert progress.said.startswith("stopped after iteration 1: S_1 is not told apart from S_0: ")
+    assert progress.said.startswith("stopped after iteration 1: S_1 is worse than S_0: ")
     assert "compare.stop=never" in progress.said
     assert not finished.stage(2, Stage.CHALLENGER).path.exists()
     ratings = json.loads((finished.stage(1, Stage.COMPARE).path / "ratings.json").read_text())
