@@ -55,7 +55,7 @@ class Chunker:
         # With less room a fence would take most of a piece.
         while found and room >= 32 and not pieces:
             pieces = self._around(text, found, title, room)
-            if max(self._count([title + piece for piece in pieces])) > self._most:
+            if not all(self._fits(title, piece) for piece in pieces):
                 pieces, room = [], room * 7 // 8
         pieces = pieces or self._pieces(text, title, self._most - taken)
         if not pieces:

@@ -28,6 +28,9 @@ _ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,8
 _HEADING_LIKE = re.compile(r"^ {0,3}(?:#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)", re.MULTILINE)
 _ATOMIC_LIKE = re.compile(r"```|~~~|^[ \t]*\|?[ \t]*:?-+:?[ \t]*\|", re.MULTILINE)
 _LONGEST_BEGINNING = 8
+_WORDS = r"(?:[^\s\d#>*+\-_=~`<|:]|`(?!``)|\*\*\w)[^\n>]*+\n"
+_PROSE = re.compile(rf"(?<=\n\n)(?:(?:[*+-] )?+{_WORDS}(?:(?:[*+-] |[ \t]++)?+{_WORDS})*+\n++)++")
+"""Paragraphs and flat lists between blank lines: nothing in them begins or ends a heading, code, a table or HTML."""
 METADATA = {
     **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},
     "lang": "language",
@@ -36,6 +39,8 @@ METADATA = {
     "canonical_url": "url",
 }
 """What is said of a document beside its text, by the names that files have for it."""
+_FRONT = ("title", "product", "version", "versions", *METADATA)
+_KEY = re.compile(r"[\"']?([\w.-]+)[\"']?\s*:(?:\s|$)")
 
 
 class _Part(NamedTuple):
@@ -122,8 +127,15 @@ def front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], i
 
 
 def _values(text: str, place: str) -> Mapping[str, str]:
+    lines, is_ours = list[str](), True
+    # Keywords may be most of a file; an alias may be of what nobody asks for.
+    has_alias = re.search(r"[\s\[{,]\*\w", text)
+    for line in text.split("\n"):
+        if not has_alias and (begun := _KEY.match(line)):
+            is_ours = begun[1] in _FRONT
+        lines.append(line if is_ours else "")
     try:
-        values = parse_yaml(text, 2, as_text=True).values
+        values = parse_yaml("\n".join(lines), 2, as_text=True).values
     except YamlError as error:
         raise CorpusError(
             f"{place}, line {error.line or 2}: front matter is not valid YAML: {error.problem}"
@@ -133,7 +145,7 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     if not isinstance(values, dict):
         raise CorpusError(f"{place}, line 2: front matter holds no `key: value` lines")
     read = {}
-    for key in ("title", "product", "version", "versions", *METADATA):
+    for key in _FRONT:
         value = values.get(key, "")
         words = value if isinstance(value, list) else [value]
         if not all(isinstance(word, str) for word in words):
@@ -151,8 +163,15 @@ def _parser(*, with_tables: bool) -> MarkdownIt:
 
 
 def _tokens(text: str, *, with_tables: bool = False) -> list[Token]:
+    """Prose takes most of a parser's time and decides nothing: the parser is given its lines without their words."""
     # The parser takes a lone carriage return for the end of a line; the text has kept it.
-    return _parser(with_tables=with_tables).parse(text.replace("\r", " "))
+    return _parser(with_tables=with_tables).parse(_PROSE.sub(_without_words, text.replace("\r", " ")))
+
+
+def _without_words(prose: re.Match[str]) -> str:
+    """As many lines, of which the first closes what is open, or leaves a list open as the last ones do."""
+    last = prose[0].rstrip("\n").rpartition("\n\n")[2]
+    return ("- x" if re.search(r"^[*+-] ", last, re.MULTILINE) else "x") + "\n" * prose[0].count("\n")
 
 
 def headings(text: str) -> Iterator[tuple[int, int, int, str]]:
