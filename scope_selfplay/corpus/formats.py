@@ -15,7 +15,8 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from email.parser import BytesParser
 from email.policy import default as modern
@@ -33,6 +34,8 @@ LARGEST = 64 << 20
 MOST_UNPACKED = 256 << 20
 """Bytes of all parts of an Office file or a book, which are zip files, or of a compressed one."""
 LONGEST_LINE = 1 << 24
+# Pages, and the share of all, from which on a paragraph is no content.
+_REPEATED, _REPEATED_SHARE = 5, 0.1
 
 
 class NotConverted(Exception):
@@ -190,11 +193,10 @@ def _mails(path: Path) -> Records:
     else:
         box = mailbox.mbox(path, factory=cast(Any, parser.parse), create=False)
     for number, message in enumerate(box, start=1):
-        with suppress(LookupError, ValueError):
-            body = message.get_body(("plain", "html"))
-            text = (body.get_content() if body else "").replace("\r\n", "\n").strip()
-            author, own = str(message["from"] or ""), str(message["message-id"] or number)
-            before = f"{message['references'] or ''} {message['in-reply-to'] or ''}".split()
+        with suppress(*_OF_MAILS):
+            text, header = _said(message), partial(_header, message)
+            author, own = header("from"), header("message-id") or str(number)
+            before = f"{header('references')} {header('in-reply-to')}".split()
             place = next(
                 (thread_of[name] for name in before if name in thread_of), f"{path}, message {number}"
             )
@@ -202,9 +204,45 @@ def _mails(path: Path) -> Records:
             if place in found:
                 found[place]["text"] += f"\n\n{author.partition(' <')[0]}:\n\n{_QUOTED.sub('', text).strip()}"
             else:
-                about = {"title": message["subject"], "date": message["date"], "author": author}
-                found[place] = {"text": text} | {name: str(value) for name, value in about.items() if value}
-    yield from found.items()
+                about = {"title": header("subject"), "date": header("date"), "author": author}
+                found[place] = {"text": text} | {name: value for name, value in about.items() if value}
+    texts = without_repeated([(place, each["text"]) for place, each in found.items()])
+    for (place, each), text in zip(found.items(), texts, strict=True):
+        yield place, each | {"text": text}
+
+
+_OF_MAILS = (AttributeError, LookupError, TypeError, ValueError)
+"""What Python's parser raises of headers and encodings that are not as they should be."""
+
+
+def _header(message: Any, name: str) -> str:
+    with suppress(*_OF_MAILS):
+        return str(message[name] or "")
+    return next(str(value) for key, value in message.raw_items() if key.lower() == name)
+
+
+def _said(message: Any) -> str:
+    body = message.get_body(("plain", "html"))
+    try:
+        text = body.get_content() if body else ""
+    except _OF_MAILS:
+        text = body.get_payload(decode=True).decode("utf-8", "replace")
+    return str(text).replace("\r\n", "\n").strip()
+
+
+def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Of pages and what they say, this without the paragraphs that many pages have: menus, footers, signatures."""
+    pages: defaultdict[str, set[str]] = defaultdict(set)
+    for page, text in texts:
+        for paragraph in text.split("\n\n"):
+            pages[paragraph.strip()].add(page)
+    most = max(_REPEATED, _REPEATED_SHARE * len({page for page, _ in texts}))
+
+    def own(text: str) -> str:
+        parts = [each for each in text.split("\n\n") if len(pages[each.strip()]) < most]
+        return text if "```" in text else "\n\n".join(parts).strip()
+
+    return [own(text) for _, text in texts]
 
 
 def read_lines(path: Path) -> Iterator[str]:

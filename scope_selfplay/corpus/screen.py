@@ -3,7 +3,7 @@ most of the corpus, and of web pages nothing that many of them repeat.
 """
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from scope_selfplay.base.text import plain, spaced
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.run import CorpusConfig
+from scope_selfplay.corpus.formats import without_repeated
 
 SAME = 0.8
 """Word trigrams shared (Jaccard) from which two documents count as one."""
 _BANDS, _ROWS = 16, 4
 """Of a MinHash: of two documents that share .8 of their trigrams one pair in 5,000 is not compared."""
 _WEB = (".html", ".htm")
-# Pages, and the share of all, from which on a paragraph is no content.
-_REPEATED, _REPEATED_SHARE = 5, 0.1
 
 
 class LeftOut(NamedTuple):
@@ -127,18 +126,11 @@ def source_of(document: Document) -> str:
 
 
 def _without_repeated(documents: Sequence[Document]) -> Iterator[Document]:
-    """Menus, footers and cookies are paragraphs that many web pages have."""
-    pages: defaultdict[str, set[str]] = defaultdict(set)
     web = [each for each in documents if source_of(each).endswith(_WEB)]
-    for document in web:
-        for paragraph in document.text.split("\n\n"):
-            pages[paragraph.strip()].add(source_of(document))
-    most = max(_REPEATED, _REPEATED_SHARE * len({source_of(each) for each in web}))
-    repeated = {paragraph for paragraph, sources in pages.items() if len(sources) >= most}
+    own = without_repeated([(source_of(each), each.text) for each in web])
+    texts = dict(zip((each.id for each in web), own, strict=True))
     for document in documents:
-        if repeated and source_of(document).endswith(_WEB) and "```" not in document.text:
-            own = [each for each in document.text.split("\n\n") if each.strip() not in repeated]
-            document = document.model_copy(update={"text": "\n\n".join(own).strip()})
-            if not document.text:
-                continue
-        yield document
+        if (text := texts.get(document.id, document.text)) != document.text:
+            document = document.model_copy(update={"text": text})
+        if text:
+            yield document

@@ -140,6 +140,22 @@ def test_a_thread_of_a_mailing_list_is_one_document_without_what_its_answers_quo
     ]
 
 
+def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cost_no_mail(
+    tmp_path: Path,
+) -> None:
+    foot = "-----\nTo leave this list: majordomo@b"
+    mail = "From a\nFrom: {}\nSubject: About {}\nContent-Type: text/plain; charset={}\n\nIt crashes {}.\n\n{}\n\n"
+    kinds = [(". <a@b>", "utf-8"), ("A <a@b>", "iso-0646-6"), *[("A <a@b>", "utf-8")] * 3]
+    (tmp_path / "list.mbox").write_text(
+        "".join(mail.format(who, row, kind, row, foot) for row, (who, kind) in enumerate(kinds))
+    )
+    found = read_documents(tmp_path / "list.mbox")
+    assert [(each.title, each.text) for each in found] == [
+        (f"About {n}", f"It crashes {n}.") for n in range(5)
+    ]
+    assert found[0].metadata["author"] == ". <a@b>"
+
+
 def test_every_file_is_read_or_listed_with_its_reason_in_one_go(tmp_path: Path) -> None:
     pytest.importorskip("charset_normalizer", reason="needs the documents extra")
     skipped: dict[Path, str] = {}
