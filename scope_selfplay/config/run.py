@@ -107,7 +107,7 @@ class CorpusConfig(ConfigSection):
     strict: bool = False
     """Stop at the first file of a folder that cannot be read, instead of leaving it out with its reason."""
     duplicates: Literal["keep", "exact", "near"] = "exact"
-    """Copies that are left out: equal texts, or those too that share .8 of their word trigrams (MinHash)."""
+    """Copies that are left out: equal texts and other formats, or also what shares .8 of word trigrams (MinHash)."""
     min_characters: int = Field(default=0, ge=0)
     """Shorter documents are left out."""
     largest_share: float = Field(default=1.0, gt=0, le=1)

@@ -347,21 +347,20 @@ def _columns(path: Path) -> Records:
 
 FORMATS = (
     Format((".md", ".markdown", ".mdx"), read_text),
-    Format((".txt",), read_text, is_markdown=False),
+    Format(tuple(_OF_PANDOC), partial(_quietly, _by_pandoc), "pandoc", "pypandoc"),
     Format((".html", ".htm"), partial(_quietly, _web_page), "documents", "trafilatura"),
     Format(
-        (".pdf", ".docx", ".pptx", ".xlsx", ".epub"),
-        partial(_quietly, _by_markitdown),
-        "documents",
-        "markitdown",
+        (".docx", ".pptx", ".xlsx", ".epub"), partial(_quietly, _by_markitdown), "documents", "markitdown"
     ),
-    Format(tuple(_OF_PANDOC), partial(_quietly, _by_pandoc), "pandoc", "pypandoc"),
+    Format((".txt",), read_text, is_markdown=False),
+    Format((".pdf",), partial(_quietly, _by_markitdown), "documents", "markitdown"),
     Format((".eml", ".mbox"), _mails, holds_records=True),
     Format((".jsonl", ".ndjson"), _lines, holds_records=True),
     Format((".json",), _json, holds_records=True),
     Format((".csv", ".tsv"), _separated, holds_records=True),
     Format((".parquet", ".arrow"), _columns, holds_records=True),
 )
+"""Of pages: the better known their headings and paragraphs, the earlier."""
 _BY_SUFFIX = {suffix: row for row in FORMATS for suffix in row.suffixes}
 _COMPRESSED = (read_text, _lines, _json, _separated)
 

@@ -3,8 +3,10 @@ most of the corpus, and of web pages nothing that many of them repeat.
 """
 
 import hashlib
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +15,14 @@ from numpy.typing import NDArray
 from scope_selfplay.base.text import plain, spaced
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.run import CorpusConfig
-from scope_selfplay.corpus.formats import without_repeated
+from scope_selfplay.corpus.formats import FORMATS, format_of, without_repeated
 
 SAME = 0.8
 """Word trigrams shared (Jaccard) from which two documents count as one."""
 _BANDS, _ROWS = 16, 4
 """Of a MinHash: of two documents that share .8 of their trigrams one pair in 5,000 is not compared."""
+_SAME_PAGE = 0.7
+"""Of the trigrams of the shorter one; measured .81 to 1 for one page, at most .5 for chapters of a book."""
 _WEB = (".html", ".htm")
 
 
@@ -41,7 +45,7 @@ class Screened(NamedTuple):
 def screen(documents: Sequence[Document], settings: CorpusConfig) -> Screened:
     """What is kept of the documents, in their order."""
     kept, left_out = list(_without_repeated(documents)), list[LeftOut]()
-    for rule in (_unfit, _copies, _near_copies, _beyond):
+    for rule in (_unfit, _formats, _copies, _near_copies, _beyond):
         found = list(rule(kept, settings))
         gone = {each.document.id for each in found}
         kept, left_out = [each for each in kept if each.id not in gone], left_out + found
@@ -55,6 +59,29 @@ def _unfit(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[Le
             yield LeftOut("whose licence is not in corpus.licences", document)
         elif len(document.text) < settings.min_characters:
             yield LeftOut(f"shorter than {settings.min_characters} characters", document)
+
+
+def _formats(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    """Of files that differ in their suffix alone and say the same, all but the one whose form is known best."""
+    pages: defaultdict[str, dict[tuple[int, str], list[Document]]] = defaultdict(dict)
+    for document in documents if settings.duplicates != "keep" else ():
+        name = source_of(document)
+        if (row := format_of(Path(name))) and not row.holds_records:
+            page = pages[name.removesuffix(".gz").rpartition(".")[0]]
+            page.setdefault((FORMATS.index(row), name), []).append(document)
+    for page in pages.values():
+        (_, best), *others = sorted(page.items())
+        said = _trigrams(best) if others else set()
+        for _, other in others:
+            found = _trigrams(other)
+            if len(said & found) >= _SAME_PAGE * min(len(said), len(found)):
+                yield from (LeftOut("in other formats, too", each, best[0].id) for each in other)
+
+
+def _trigrams(documents: Sequence[Document]) -> set[tuple[str, ...]]:
+    """Of words alone: marks differ from format to format."""
+    words = re.findall(r"\w+", spaced(plain("\n".join(each.text for each in documents))).lower())
+    return set(zip(words, words[1:], words[2:], strict=False))
 
 
 def _copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:

@@ -140,6 +140,29 @@ def test_a_thread_of_a_mailing_list_is_one_document_without_what_its_answers_quo
     ]
 
 
+def test_of_a_page_in_several_formats_one_is_kept(tmp_path: Path) -> None:
+    old, new = "The old bridge was built of stone in 1759.", "A flood took its middle arch two years later."
+    pages = {
+        "guide/a.md": f"# A\n\n{old.replace('old', '**old**')}\n\n## Again\n\n{new}",
+        "guide/a.txt": f"A\n\n{old}\n\nAGAIN\n\n{new}",
+        "guide/a.json": json.dumps([{"text": f"{old} {new}"}]),
+        "guide/a.txt.gz": gzip.compress(
+            b"Of another bridge nothing is told, but that it stands to this day."
+        ),
+        "other/a.txt": f"B\n\n{old}\n\nAGAIN\n\n{new}",
+    }
+    documents = read_documents(folder_of(tmp_path, pages), CorpusReader.TEXT_FILES)
+    found = screen(documents, CorpusConfig())
+    assert [each.id for each in found.kept] == [
+        "guide/a.json#0",
+        "guide/a.md",
+        "guide/a.txt.gz",
+        "other/a.txt",
+    ]
+    assert [(each.reason, each.kept) for each in found.left_out] == [("in other formats, too", "guide/a.md")]
+    assert screen(documents, CorpusConfig(duplicates="keep")).kept == documents
+
+
 def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cost_no_mail(
     tmp_path: Path,
 ) -> None:
