@@ -181,7 +181,7 @@ CONTRACTS = {
     ),
     PromptRole.CHALLENGER_NEXT: Contract(("turns_left", "search_syntax"), (), Output.SEARCH, 200),
     PromptRole.CHALLENGER_INVALID: Contract(("search_syntax",), ("turns_left",), Output.SEARCH, 200),
-    PromptRole.CHALLENGER_FINAL: Contract((), ("task_type", "document_title"), Output.TASK, 300),
+    PromptRole.CHALLENGER_FINAL: Contract((), ("task_type", "document_title", "language"), Output.TASK, 300),
     PromptRole.SOLVER: Contract(
         ("question",),
         ("max_search_turns", "search_syntax", "result_syntax", "tools", "budget"),

@@ -32,7 +32,7 @@ from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.candidate import challenger_prompts
 from scope_selfplay.run.exam import take_exam
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
 from scope_selfplay.run.run import Run
@@ -78,7 +78,7 @@ def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], code
     # With the longest name of a language.
     empty = Document(id="", title="", text="", metadata={"language": "zh-Hant-TW"})
     sources = [TaskSource(empty, kind.name, count) for kind, count in product(kinds, turns)]
-    openings = [challenger_opening(pack, syntax, source) for source in sources]
+    openings = [challenger_prompts(pack, syntax, source).opening for source in sources]
     return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)
 
 

@@ -101,25 +101,11 @@ class RunContext:
         )
 
     def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
-        render, syntax = self.pack.render, policy_format.dialect.search_syntax
-
-        def after(role: PromptRole, left: int) -> str:
-            return render(role, turns_left=left, search_syntax=syntax)
-
         return challenger_episode(
             policy_format,
             key,
             document_id=source.document.id,
-            prompts=ChallengerPrompts(
-                opening=challenger_opening(self.pack, syntax, source),
-                after_search=partial(after, PromptRole.CHALLENGER_NEXT),
-                after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
-                closing=render(
-                    PromptRole.CHALLENGER_FINAL,
-                    task_type=source.task_type,
-                    document_title=source.document.title,
-                ),
-            ),
+            prompts=challenger_prompts(self.pack, policy_format.dialect.search_syntax, source),
             search_turns=source.search_turns,
             max_invalid=self.config.challenger.invalid_searches,
         )
@@ -144,20 +130,33 @@ class RunContext:
             return await run_episode(episode, model, self.tools, key=key)
 
 
-def challenger_opening(pack: Pack, search_syntax: str, source: TaskSource) -> str:
-    """The first prompt of a Challenger, with the document in it."""
+def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> ChallengerPrompts:
+    """All that a Challenger is told; the first prompt has the document in it."""
     domain, code = pack.domain, language_of(source.document)
     descriptions = {kind.name: kind.description for kind in domain.task_types}
-    return pack.render(
+    about: dict[str, str | None] = {
+        "document_title": source.document.title,
+        "task_type": source.task_type,
+        "language": domain.language or (f"{ABSENT['language']} ({code})" if code else None),
+    }
+
+    def after(role: PromptRole, left: int) -> str:
+        return pack.render(role, turns_left=left, search_syntax=search_syntax)
+
+    opening = pack.render(
         PromptRole.CHALLENGER,
-        document_title=source.document.title,
         document_text=source.document.text,
-        task_type=source.task_type,
         task_description=descriptions[source.task_type],
-        language=domain.language or (f"{ABSENT['language']} ({code})" if code else None),
         examples="\n".join(f"- {example}" for example in domain.examples),
         search_turns=source.search_turns,
         search_syntax=search_syntax,
+        **about,
+    )
+    return ChallengerPrompts(
+        opening=opening,
+        after_search=partial(after, PromptRole.CHALLENGER_NEXT),
+        after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
+        closing=pack.render(PromptRole.CHALLENGER_FINAL, **about),
     )
 
 

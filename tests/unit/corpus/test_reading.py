@@ -27,7 +27,7 @@ from scope_selfplay.dialects.families import dialect
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.commands import documents
 from scope_selfplay.run.begin import chunk_size, open_run, prompt_tokens, run_documents, task_types_of
-from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.candidate import challenger_prompts
 from tests.models import write_model
 from tests.word_codec import WordCodec
 
@@ -298,10 +298,10 @@ def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -
     codec = run.codec
     for document in run.documents:
         for kind in task_types_of(run.config, run.pack):
-            opening = challenger_opening(
+            prompts = challenger_prompts(
                 run.pack, dialect("qwen2.5").search_syntax, TaskSource(document, kind.name, 3)
             )
-            assert len(codec.encode_prompt([Message("user", opening)])) <= 4096
+            assert len(codec.encode_prompt([Message("user", prompts.opening)])) <= 4096
 
 
 def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) -> None:

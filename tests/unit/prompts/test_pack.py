@@ -8,11 +8,12 @@ from scope_selfplay.base.errors import PromptError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.policy.episodes import ChallengerPrompts
 from scope_selfplay.prompts.commands import new_pack
 from scope_selfplay.prompts.folder import check_pack, load_pack, pack_path, shipped_prompts
 from scope_selfplay.prompts.pack import JudgeKind
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.run.candidate import challenger_opening
+from scope_selfplay.run.candidate import challenger_prompts
 from tests.unit.prompts.packs import PROMPTS, TAUGHT_PACK, copy_wikipedia, prompt_text, replace_in, write_pack
 
 EXTENDING = "title: Law\nextends: wikipedia\n"
@@ -77,22 +78,27 @@ def test_a_domain_inherits_what_it_does_not_say(tmp_path: Path) -> None:
     assert pack.render(PromptRole.GRADE, **values) == parent.render(PromptRole.GRADE, **values)
 
 
-@pytest.mark.parametrize("extended", ["wikipedia", "support"])
+@pytest.mark.parametrize("extended", ["wikipedia", "support", "small"])
 def test_tasks_are_in_the_documents_language_or_in_the_domains_and_like_its_examples(
     tmp_path: Path, extended: str
 ) -> None:
-    def opening(more: str) -> str:
+    def told(more: str) -> ChallengerPrompts:
         pack = load_pack(write_pack(tmp_path / "amt", domain=f"title: Amt\nextends: {extended}\n{more}"))
         assert load_pack(write_pack(tmp_path / "run" / "amt", **_stems(pack.files()))) == pack
         document = Document(id="a", title="Ein Titel", text="?", metadata={"language": "de"})
         kind = next(each.name for each in pack.domain.task_types if each.enabled)
-        return challenger_opening(pack, "<search>", TaskSource(document, kind, 2))
+        return challenger_prompts(pack, "<search>", TaskSource(document, kind, 2))
 
-    plain = opening("")
-    assert "It is in the language of the document (de)\n" in plain and "as they should be" not in plain
-    own = opening("language: French\nexamples: [Warum so spät, Was kostet es]\n")
-    assert "It is in French\n" in own
-    assert "as they should be:\n- Warum so spät\n- Was kostet es\n" in own
+    plain = told("")
+    assert (
+        "in the language of the document (de)" in plain.opening and "as they should be" not in plain.opening
+    )
+    own = told("language: French\nexamples: [Warum so spät, Was kostet es]\n")
+    assert " in French" in own.opening
+    assert "as they should be:\n- Warum so spät\n- Was kostet es" in own.opening
+    if extended == "small":
+        # A small model does as the last prompt says.
+        assert "in the language of the document (de)" in plain.closing and "in French" in own.closing
 
 
 def _stems(files: dict[str, str]) -> dict[str, str]:
