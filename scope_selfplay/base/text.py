@@ -68,6 +68,8 @@ class _Plain(dict[int, str]):
 
 
 _KEPT, _PLAIN = _Kept(), _Plain()
+# To look up every character of an English text for a few quotation marks takes three times as long.
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f][^\x21-\x7f]*")
 
 
 def encodable(text: str) -> str:
@@ -88,7 +90,7 @@ def without_controls(text: str) -> str:
 
 def plain(text: str) -> str:
     """The text as its letters read, whatever forms they were written in."""
-    return text if text.isascii() else text.translate(_PLAIN)
+    return text if text.isascii() else _BEYOND_ASCII.sub(lambda run: run[0].translate(_PLAIN), text)
 
 
 _INDIC = (*range(0x0900, 0x10A0), *range(0x1780, 0x1800))
@@ -117,7 +119,7 @@ def spaced(text: str, length: int = 1) -> str:
         starts = range(max(1, len(letters) - length + 1))
         return f" {' '.join(''.join(letters[start : start + length]) for start in starts)} "
 
-    return text if text.isascii() else _UNSPACED.sub(words, text)
+    return text if text.isascii() else _BEYOND_ASCII.sub(lambda run: _UNSPACED.sub(words, run[0]), text)
 
 
 def is_blank(text: str) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,11 +116,11 @@ def near_copies(texts: Sequence[str]) -> dict[int, int]:
     """Row -> an earlier row with nearly the same text, by MinHash over word trigrams."""
     rng = np.random.default_rng(1)
     factors, shifts = rng.integers(1, 1 << 63, size=(2, _BANDS * _ROWS), dtype=np.uint64)
-    words: dict[str, int] = {}
+    words = defaultdict[str, int](count(1).__next__)
     signatures = np.zeros((len(texts), _BANDS * _ROWS), dtype=np.uint32)
     for row, text in enumerate(texts):
         # A copy in other letters, or with hidden ones, is a copy.
-        own = [words.setdefault(word, len(words) + 1) for word in spaced(plain(text)).lower().split()]
+        own = list(map(words.__getitem__, spaced(plain(text)).lower().split()))
         ids = np.array(own or [0], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         # Numbers that follow each other must not make trigrams that do.
         ids = (ids ^ (ids >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -127,7 +128,7 @@ def near_copies(texts: Sequence[str]) -> dict[int, int]:
         if len(ids) > 2:
             grams = ids[:-2] * np.uint64(31) + ids[1:-1] * np.uint64(1009) + ids[2:]
         grams ^= grams >> np.uint64(32)
-        hashes = np.unique(grams)[:, None] * factors + shifts
+        hashes = grams[:, None] * factors + shifts
         signatures[row] = (hashes >> np.uint64(32)).min(axis=0)
     return _same(signatures)
 
