@@ -18,6 +18,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from email.headerregistry import HeaderRegistry, UnstructuredHeader
 from email.parser import BytesParser
 from email.policy import default as modern
 from functools import cache, partial
@@ -187,47 +188,34 @@ _QUOTED = re.compile(r"(?:^On .{,200}\n?.{,200}wrote:\n+)?^>(?!>> |From ).*\n?(?
 
 def _mails(path: Path) -> Records:
     """A message, or the threads of a box, whose answers quote what stands above; HTML alone stays as it is."""
-    parser, found, thread_of = BytesParser(policy=modern), dict[str, dict[str, str]](), dict[str, str]()
+    headers, found, thread_of = HeaderRegistry(), dict[str, dict[str, str]](), dict[str, str]()
+    # Python fails on some names and addresses.
+    headers.registry |= dict.fromkeys(("from", "message-id"), UnstructuredHeader)
+    parser = BytesParser(policy=modern.clone(header_factory=headers))
     if path.suffix.lower() == ".eml":
         box: Any = [parser.parsebytes(_bytes(path))]
     else:
         box = mailbox.mbox(path, factory=cast(Any, parser.parse), create=False)
     for number, message in enumerate(box, start=1):
-        with suppress(*_OF_MAILS):
-            text, header = _said(message), partial(_header, message)
-            author, own = header("from"), header("message-id") or str(number)
-            before = f"{header('references')} {header('in-reply-to')}".split()
-            place = next(
-                (thread_of[name] for name in before if name in thread_of), f"{path}, message {number}"
-            )
-            thread_of |= dict.fromkeys((*before, own), place)
-            if place in found:
-                found[place]["text"] += f"\n\n{author.partition(' <')[0]}:\n\n{_QUOTED.sub('', text).strip()}"
-            else:
-                about = {"title": header("subject"), "date": header("date"), "author": author}
-                found[place] = {"text": text} | {name: value for name, value in about.items() if value}
+        body = message.get_body(("plain", "html"))
+        try:
+            text = body.get_content() if body else ""
+        except (LookupError, ValueError):
+            text = body.get_payload(decode=True).decode("utf-8", "replace")
+        text = str(text).replace("\r\n", "\n").strip()
+        author, own = str(message["from"] or ""), str(message["message-id"] or number)
+        # Some programs write after an id who wrote what and when.
+        before = re.findall(r"<\S+>", f"{message['references'] or ''} {message['in-reply-to'] or ''}")
+        place = next((thread_of[each] for each in before if each in thread_of), f"{path}, message {number}")
+        thread_of |= dict.fromkeys((*before, own), place)
+        if place in found:
+            name = author.partition(" <")[0].strip('"')
+            found[place]["text"] += f"\n\n{name}:\n\n{_QUOTED.sub('', text).strip()}"
+        else:
+            about = {"title": message["subject"], "date": message["date"], "author": author}
+            found[place] = {"text": text} | {name: str(value) for name, value in about.items() if value}
     texts = without_repeated([(place, each["text"]) for place, each in found.items()])
-    for (place, each), text in zip(found.items(), texts, strict=True):
-        yield place, each | {"text": text}
-
-
-_OF_MAILS = (AttributeError, LookupError, TypeError, ValueError)
-"""What Python's parser raises of headers and encodings that are not as they should be."""
-
-
-def _header(message: Any, name: str) -> str:
-    with suppress(*_OF_MAILS):
-        return str(message[name] or "")
-    return next(str(value) for key, value in message.raw_items() if key.lower() == name)
-
-
-def _said(message: Any) -> str:
-    body = message.get_body(("plain", "html"))
-    try:
-        text = body.get_content() if body else ""
-    except _OF_MAILS:
-        text = body.get_payload(decode=True).decode("utf-8", "replace")
-    return str(text).replace("\r\n", "\n").strip()
+    yield from ((place, found[place] | {"text": text}) for place, text in zip(found, texts, strict=True))
 
 
 def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:

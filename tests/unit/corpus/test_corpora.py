@@ -122,18 +122,18 @@ def mixed(folder: Path) -> Path:
 def test_a_thread_of_a_mailing_list_is_one_document_without_what_its_answers_quote(tmp_path: Path) -> None:
     said = [
         ("Ana", "", "It crashes:\n\n>>> load()"),
-        ("Bo", "", "> Of another list\n\nYes."),
+        ("Bo", "In-Reply-To: <9>; from Ana on Thu\n", "> Of another list\n\nYes."),
         (
             "Cy",
-            "In-Reply-To: <0>\n",
+            "In-Reply-To: <0>; from Ana on Thu\n",
             "On Thu, Ana <a@b>\nwrote:\n\n> It crashes:\n> >>> load()\n\nUpdate.\n\n>>> fixed()",
         ),
-        ("Ana", "References: <0>\n <2>\n", ">> It crashes:\n> Update.\nIt ran.\n>From here on, too."),
+        ('"Ana B."', "References: <0>\n <2>\n", ">> It crashes:\n> Update.\nIt ran.\n>From here on, too."),
     ]
     head = "From a\nFrom: {} <a@b>\nSubject: About {}\nMessage-ID: <{}>\n{}\n{}\n\n"
     box = "".join(head.format(who, row, row, reply, text) for row, (who, reply, text) in enumerate(said))
     folder_of(tmp_path, {"list.mbox": box})
-    answers = "Cy:\n\nUpdate.\n\n>>> fixed()\n\nAna:\n\nIt ran.\n>From here on, too."
+    answers = "Cy:\n\nUpdate.\n\n>>> fixed()\n\nAna B.:\n\nIt ran.\n>From here on, too."
     assert [(each.id, each.title, each.text) for each in read_documents(tmp_path)] == [
         ("list.mbox#0", "About 0", f"It crashes:\n\n>>> load()\n\n{answers}"),
         ("list.mbox#1", "About 1", "> Of another list\n\nYes."),
