@@ -122,8 +122,9 @@ def _quietly(convert: Callable[[Path], Converted], path: Path) -> Converted:
 
 
 def _clean(text: str | None) -> str:
-    """Without halves of surrogate pairs and without NUL, which are no text; PDFs hold both."""
-    return (text or "").encode("utf-8", "replace").decode().replace("\0", "").strip()
+    """Without halves of surrogate pairs and NUL, which are no text and PDFs hold; and without the signs of anchors."""
+    encodable = (text or "").encode("utf-8", "replace").decode().replace("\0", "")
+    return re.sub("[¶\uf0c1]$", "", encodable, flags=re.MULTILINE).strip()
 
 
 def _by_markitdown(path: Path) -> Converted:
@@ -152,8 +153,10 @@ def _web_page(path: Path) -> Converted:
     text = trafilatura.extract(
         tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
     )
+    # Code of several lines in a sentence has its fence behind words there (2.0), and all that follows would be code.
+    text = re.sub(r"^(?![ \t]*```)(.*\S)[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
     # Of a short page all is taken.
-    if text is None or len(text) < 200:
+    if len(text) < 200:
         whole = _by_markitdown(path)
         return whole if about is None else whole._replace(metadata=about.as_dict())
     return Converted((about and about.title) or "", text, about.as_dict() if about else {})

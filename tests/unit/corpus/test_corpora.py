@@ -255,6 +255,20 @@ def test_web_pages_give_their_main_content_without_what_they_all_repeat(tmp_path
     assert all(f"Paragraph 7 of dam {each.title[4:]} says" in each.text for each in read)
 
 
+def test_a_page_of_sphinx_is_read_once_without_the_signs_of_anchors_and_its_code_ends(tmp_path: Path) -> None:
+    pytest.importorskip("trafilatura")
+    said = "".join(
+        f"<p>Dam {n} stands where rivers meet, and a gate of oak lifts water.</p>" for n in range(5)
+    )
+    way = "<h2>Way<a href='#way'>¶</a></h2><p>It is <code>open -B\n-m</code> of it.</p>"
+    page = f"<html><head><title>Dam</title></head><main><h1>Dam¶</h1>{said}{way}</main></html>"
+    folder_of(tmp_path, {"dam.html": page, "_sources/dam.rst.txt": "Dam\n===\n"})
+    skipped: dict[Path, str] = {}
+    (found,) = read_documents(tmp_path, CorpusReader.TEXT_FILES, skipped)
+    assert skipped == {tmp_path / "_sources/dam.rst.txt": "are what Sphinx made its pages of"}
+    assert "\n## Way\n\nIt is\n```\nopen -B\n-m\n```\n" in found.text
+
+
 def document(id: str, text: str, **metadata: str) -> Document:
     return Document(id=id, title="", text=text, metadata=metadata)
 
