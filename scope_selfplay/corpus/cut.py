@@ -160,7 +160,8 @@ class Chunker:
                 break
             length = ends[fitting - 1] - start if fitting > first else 0
             if fitting == first:
-                length = self._inside(block[start : ends[first]], room)
+                # A word too long for a piece: as many characters, each counted alone, as make one; 0 where none fits.
+                length = bisect_right(list(accumulate(self._counts(list(block[start : ends[first]])))), room)
             elif fitting < len(words):
                 cut = _clean_cut(block[start : start + length + 1], length)
                 length = cut if sums[bisect_right(ends, start + cut) - 1] > before else length
@@ -172,10 +173,6 @@ class Chunker:
             while start < len(block) and block[start].isspace():
                 start += 1
         return cuts
-
-    def _inside(self, word: str, room: int) -> int:
-        """Characters of a word too long for a piece that make one, each counted alone; 0 where not one fits."""
-        return bisect_right(list(accumulate(self._counts(list(word)))), room)
 
     def _checked_length(self, piece: str, title: str) -> int:
         """Of the first pieces, and of all where sums do not hold: what of the piece fits as a whole."""

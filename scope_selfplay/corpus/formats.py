@@ -228,12 +228,11 @@ def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:
         for paragraph in text.split("\n\n"):
             pages[paragraph.strip()].add(page)
     most = max(_REPEATED, _REPEATED_SHARE * len({page for page, _ in texts}))
-
-    def own(text: str) -> str:
-        parts = [each for each in text.split("\n\n") if len(pages[each.strip()]) < most]
-        return text if "```" in text else "\n\n".join(parts).strip()
-
-    return [own(text) for _, text in texts]
+    kept = ([each for each in text.split("\n\n") if len(pages[each.strip()]) < most] for _, text in texts)
+    return [
+        text if "```" in text else "\n\n".join(own).strip()
+        for (_, text), own in zip(texts, kept, strict=True)
+    ]
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -5,12 +5,10 @@ Large files are published in parts, which are joined in their order. A part that
 """
 
 import asyncio
-import gzip
 import json
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.base.errors import ConfigError, CorpusError, OutsideError, RecordError, StorageError
 from scope_selfplay.base.machine import folder_lock
+from scope_selfplay.corpus.formats import read_lines
 from scope_selfplay.corpus.read import is_passage_file, read_passages
 from scope_selfplay.store.files import disk_faults, read_value, sync_folder, write_atomic
 from scope_selfplay.store.folder import checksum
@@ -165,11 +164,7 @@ def _lines(source: Path) -> Iterator[bytes]:
             record = {"id": document.id, "title": document.title, "text": document.text}
             yield json.dumps(record, ensure_ascii=False).encode() + b"\n"
         return
-    try:
-        with gzip.open(source) as opened:
-            yield from opened
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{source}: cannot be read: {error}") from None
+    yield from (line.encode() for line in read_lines(source))
 
 
 def download(published: PublishedFile, file: Path, *, say: Say) -> None:
