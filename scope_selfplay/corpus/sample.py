@@ -56,12 +56,18 @@ def _identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-_LANGUAGES = (
-    "ar|az|bg|bn|ca|cs|da|de|el|en|es|et|eu|fa|fi|fr|he|hi|hr|hu|hy|id|it|ja|ka|kk|ko|lt|lv|ms|my|nb|nl|no|pl|pt|ro|ru"
-    "|sk|sl|sr|sv|ta|th|tr|uk|ur|uz|vi|zh"
+_NAMES = (
+    "ar Arabic|az Azerbaijani|bg Bulgarian|bn Bengali|ca Catalan|cs Czech|da Danish|de German|el Greek|en English"
+    "|es Spanish|et Estonian|eu Basque|fa Persian|fi Finnish|fr French|he Hebrew|hi Hindi|hr Croatian|hu Hungarian"
+    "|hy Armenian|id Indonesian|it Italian|ja Japanese|ka Georgian|kk Kazakh|ko Korean|lt Lithuanian|lv Latvian"
+    "|ms Malay|my Burmese|nb Norwegian|nl Dutch|no Norwegian|pl Polish|pt Portuguese|ro Romanian|ru Russian"
+    "|sk Slovak|sl Slovenian|sr Serbian|sv Swedish|ta Tamil|th Thai|tr Turkish|uk Ukrainian|ur Urdu|uz Uzbek"
+    "|vi Vietnamese|zh Chinese"
 )
+LANGUAGES = dict(each.split(" ") for each in _NAMES.split("|"))
+"""Their codes with what they are called in a prompt."""
 # As sites name translations: `de/guide.md`, `guide.de.md`, `guide_zh-CN.md`.
-_TAG = rf"(?:{_LANGUAGES})(?:[-_][a-z]{{2,4}})?"
+_TAG = rf"(?:{'|'.join(LANGUAGES)})(?:[-_][a-z]{{2,4}})?"
 _TRANSLATED = re.compile(rf"(?:^|(?<=/)){_TAG}/|[._-]{_TAG}(?=\.\w+$)", re.IGNORECASE)
 _OF_A_PAGE = 4
 """Held-out documents of one page, as long as there are others."""

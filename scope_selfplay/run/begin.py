@@ -76,7 +76,7 @@ def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], code
     syntax = dialect(config.model.dialect, config.model.earlier_thinking).search_syntax
     turns = config.tasks.search_turns or pack.domain.search_turns
     # With the longest name of a language.
-    empty = Document(id="", title="", text="", metadata={"language": "zh-Hant-TW"})
+    empty = Document(id="", title="", text="", metadata={"language": "xx-Hant-TW"})
     sources = [TaskSource(empty, kind.name, count) for kind, count in product(kinds, turns)]
     openings = [challenger_prompts(pack, syntax, source).opening for source in sources]
     return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)

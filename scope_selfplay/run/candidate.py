@@ -33,7 +33,7 @@ from scope_selfplay.base.values import (
     content_id,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import TaskSource, language_of
+from scope_selfplay.corpus.sample import LANGUAGES, TaskSource, language_of
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
@@ -133,11 +133,12 @@ class RunContext:
 def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> ChallengerPrompts:
     """All that a Challenger is told; the first prompt has the document in it."""
     domain, code = pack.domain, language_of(source.document)
+    named = LANGUAGES.get(code.partition("-")[0].lower(), ABSENT["language"])
     descriptions = {kind.name: kind.description for kind in domain.task_types}
     about: dict[str, str | None] = {
         "document_title": source.document.title,
         "task_type": source.task_type,
-        "language": domain.language or (f"{ABSENT['language']} ({code})" if code else None),
+        "language": domain.language or (f"{named} ({code})" if code else None),
     }
 
     def after(role: PromptRole, left: int) -> str:

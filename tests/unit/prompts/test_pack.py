@@ -90,15 +90,13 @@ def test_tasks_are_in_the_documents_language_or_in_the_domains_and_like_its_exam
         return challenger_prompts(pack, "<search>", TaskSource(document, kind, 2))
 
     plain = told("")
-    assert (
-        "in the language of the document (de)" in plain.opening and "as they should be" not in plain.opening
-    )
+    assert "in German (de)" in plain.opening and "as they should be" not in plain.opening
     own = told("language: French\nexamples: [Warum so spät, Was kostet es]\n")
     assert " in French" in own.opening
     assert "as they should be:\n- Warum so spät\n- Was kostet es" in own.opening
     if extended == "small":
         # A small model does as the last prompt says.
-        assert "in the language of the document (de)" in plain.closing and "in French" in own.closing
+        assert "in German (de)" in plain.closing and "in French" in own.closing
 
 
 def _stems(files: dict[str, str]) -> dict[str, str]:
