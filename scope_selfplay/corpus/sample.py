@@ -25,7 +25,7 @@ from scope_selfplay.corpus.formats import format_of
 from scope_selfplay.corpus.screen import near_copies
 
 Choice = TypeVar("Choice")
-_LOOKED_AT, _SURE = 500, 0.9
+_LOOKED_AT, _SURE = 500, 0.7
 
 
 @dataclass(frozen=True)
