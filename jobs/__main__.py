@@ -3,6 +3,7 @@
     probe-volume, fetch-model, build-index, warm-start    before a run: what it needs on the volume
     train-challenger, make-tasks, train-solver, compare   the stages of an iteration
     run-controller                                        creates the others, stage after stage
+    pull, keep                                            before and around them, where a store is between the pods
 
 Everything that they do is in `scope_selfplay`; the same functions run in `scope run`. A stage goes so, and ends with:
 
@@ -25,12 +26,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.base.terminal import (
+    Progress,
     end_on_sigterm,
     quiet_libraries,
     run_command,
@@ -42,7 +44,12 @@ from scope_selfplay.store.folder import Stage, is_whole, publish_model
 if TYPE_CHECKING:
     from scope_selfplay.config.run import RunConfig
 
+Input = TypeVar("Input", str, Path)
 _PATH = click.Path(path_type=Path)
+_BROUGHT = (
+    "the other Jobs of prepare bring what cluster.prepare names, anything else is to be copied there; this goes on by "
+    "itself"
+)
 _say = partial(click.echo, err=True)
 
 # Where the manifests mount things; every option can name another place.
@@ -73,6 +80,10 @@ _PROCESSES = click.option(
     help="Processes on this node, one for each GPU.",
 )
 
+_STORED = with_options(
+    click.option("--store", required=True, metavar="URL", help="What stands between the pods of a run."),
+    click.option("--volume", type=_PATH, default="/data", show_default=True, help="This pod's own disk."),
+)
 _PATIENCE = click.option(
     "--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched."
 )
@@ -216,6 +227,52 @@ def probe_volume(folder: Path, message: Path) -> None:
     click.echo(line)
 
 
+@jobs.command(name="pull")
+@_STORED
+@click.option("--records", multiple=True, help="runs/R/iteration-NN/STAGE, without its checkpoint.")
+@click.option("--work", help="The same, of what its newest attempt has so far, if there is any.")
+@click.option("--maybe", multiple=True, help="As PATHS, if it is there.")
+@click.argument("paths", nargs=-1)
+def pull_units(
+    store: str,
+    volume: Path,
+    records: tuple[str, ...],
+    work: str | None,
+    maybe: tuple[str, ...],
+    paths: tuple[str, ...],
+) -> None:
+    """Bring to this pod's disk what is stored of PATHS, such as models/X, runs/R/begin or a stage's checkpoint.
+
+    Raises OutsideError for what is not there yet.
+    """
+    from scope_selfplay.store.object_store import Unit, pull
+
+    with shown_progress() as progress:
+        bring = partial(pull, store, volume=volume, progress=progress)
+        found = {path: bring(Unit.of(path)) for path in (*maybe, *paths)}
+        for path in records:
+            found[path] = bring(Unit.of(path), wanted=lambda name: "/checkpoint/" not in name)
+        if missing := [path for path in (*paths, *records) if not found[path]]:
+            raise OutsideError(f"{', '.join(missing)}: not in {store} yet; {_BROUGHT}")
+        if work:
+            bring(Unit.of(work), of_work=True)
+
+
+@jobs.command(name="keep", context_settings={"ignore_unknown_options": True})
+@_STORED
+@click.option("--attempt", type=click.IntRange(min=1), help="Of a stage.")
+@click.option("--worker", type=click.IntRange(min=0), help="Of several that share the stage.")
+@click.argument("unit")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def keep_unit(
+    store: str, volume: Path, unit: str, command: tuple[str, ...], attempt: int | None, worker: int | None
+) -> None:
+    """Run COMMAND, store what it makes of UNIT, and end as it does; 75 where that cannot be stored."""
+    from scope_selfplay.store.object_store import Unit, keep
+
+    sys.exit(keep(store, Unit(unit), volume, command, _say, attempt=attempt, worker=worker))
+
+
 @jobs.command()
 @click.option("--model", required=True, help="Repository of the model, such as Qwen/Qwen3-8B.")
 @click.option("--revision", default="main", show_default=True, help="Commit, so that it stays what it is.")
@@ -279,19 +336,16 @@ def build_index(index: Path, source: Path, patience: float, options: tuple[str, 
     from retrieval.commands import build
 
     brought = [Path(value) for name, value in pairwise(options) if name in ("--encoder", "--vectors")]
-    _wait_for([source, *(path for path in brought if path.is_absolute())], patience)
+    _wait_for([source, *(path for path in brought if path.is_absolute())], patience, Path.exists)
     build.main([str(source), str(index), *options], standalone_mode=False)
 
 
-def _wait_for(inputs: Iterable[Path], patience: float) -> None:
+def _wait_for(inputs: Iterable[Input], patience: float, is_there: Callable[[Input], bool]) -> None:
     """Each is there when it is whole. Raises OutsideError for what is not there in time."""
     inputs, end = tuple(inputs), time.monotonic() + patience
-    while missing := [str(path) for path in inputs if not path.exists()]:
+    while missing := [str(each) for each in inputs if not is_there(each)]:
         if time.monotonic() >= end:
-            raise OutsideError(
-                f"{', '.join(missing)}: not there yet; the other Jobs of prepare bring what "
-                "cluster.prepare names, anything else is to be copied there; this goes on by itself"
-            )
+            raise OutsideError(f"{', '.join(missing)}: not there yet; {_BROUGHT}")
         time.sleep(min(10.0, max(0.1, end - time.monotonic())))
 
 
@@ -370,16 +424,18 @@ def run_controller(
     Runs in a pod of a Job <run>-controller-HASH (or <run>-iNN-controller-HASH); outside the cluster with KUBECONFIG and
     --job.
     """
-    from scope_selfplay.cluster.prepare import awaited
     from scope_selfplay.cluster.probe import check_volume
     from scope_selfplay.config.load import load_config
     from scope_selfplay.driver.kubernetes import control
     from scope_selfplay.driver.parts import read_inputs
 
     patience = options.pop("patience")
+    settings = None
+    # What cannot be read is said below; what is on its way, exit 75 waits for.
     with suppress(UserError):
-        # What cannot be read is said below; what is on its way, exit 75 waits for.
-        _wait_for(map(Path, awaited(load_config(options["config"], options["overrides"]))), patience)
+        settings = load_config(options["config"], options["overrides"])
+    if settings is not None:
+        bring_inputs(settings, options["root"], patience)
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
     with shown_progress() as progress:
         check_volume(options["root"], progress.say)
@@ -389,6 +445,26 @@ def run_controller(
         where = {"root": options["root"], "job": own, "namespace": namespace, "metrics": metrics}
         code = control(read, **where, only_iteration=only_iteration, say=progress.say)
     sys.exit(exit_code_of(code))
+
+
+def bring_inputs(config: "RunConfig", root: Path, patience: float) -> None:
+    """Wait for what no stage can begin without; where it is in a store, what the controller reads of it comes here."""
+    from scope_selfplay.cluster.pods import stored
+    from scope_selfplay.cluster.prepare import awaited, inputs_of
+    from scope_selfplay.store.object_store import ObjectFolder, Unit, pull
+
+    if not (store := config.cluster.store):
+        _wait_for(map(Path, awaited(config)), patience, Path.exists)
+        return
+
+    def is_stored(path: str) -> bool:
+        return ObjectFolder(store, Progress(), Unit.of(path).name).index() is not None
+
+    _wait_for(map(stored, awaited(config)), patience, is_stored)
+    bring = partial(pull, store, volume=root.parent, progress=Progress())
+    has_begun = bring(Unit(f"runs/{config.name}/begin"))
+    for path in inputs_of(config, begins=not has_begun):
+        bring(Unit.of(stored(path)))
 
 
 def exit_code_of(verdict: ExitCode) -> ExitCode:

@@ -90,6 +90,7 @@ def check_folder(folder: Path) -> RunCheck:
         *_image_problems(config),
         *server_problems(config, created),
         *_tracking_problems(config, created),
+        *_store_problems(config),
         *(check for check in checks if check.state is State.STOP),
     ]
     notes = [*_notes(config), *(str(check) for check in checks if check.state is not State.STOP)]
@@ -130,11 +131,9 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
             notes = [*notes, f"{what} not checked: {error}"]
     # Who may not see pods knows nothing of a probe.
     with suppress(ConfigError):
-        probed = probe_finding(cluster)
-        problems, notes = (
-            [*problems, *([probed] if probed.state is State.STOP else [])],
-            [*notes, probed.what],
-        )
+        for probed in () if config.cluster.store else (probe_finding(cluster),):
+            problems = [*problems, *([probed] if probed.state is State.STOP else [])]
+            notes = [*notes, probed.what]
     return RunCheck(config, objects, problems, notes)
 
 
@@ -219,6 +218,23 @@ def _notes(config: RunConfig) -> Iterator[str]:
             f"cluster.retriever: has memory {server.memory}; {server.workers} search processes and an index of "
             f"{plan.passages:,} passages need {plan.memory_gib:.0f}Gi"
         )
+
+
+def _store_problems(config: RunConfig) -> Iterator[Finding]:
+    """What needs a folder that several pods see."""
+    cluster = config.cluster
+    if not cluster.store:
+        return
+    for name in (name for name in _trained(config) if getattr(cluster, name).nodes > 1):
+        message = "has several nodes, which write into one folder, and with cluster.store each has a disk of its own"
+        yield Finding(
+            f"cluster.{name}.nodes", f"{message}; train on one node, or take a ReadWriteMany volume"
+        )
+    if cluster.evaluate is not None:
+        message = (
+            "reads a run's folder, which no pod has with cluster.store; leave it out, and `scope eval` what"
+        )
+        yield Finding("cluster.evaluate", f"{message} `scope k8s fetch --checkpoints` brought")
 
 
 def _judge_problems(config: RunConfig) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ OF_ONE_NODE = {
 def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
     """A claim that the run does not bring itself must exist. Raises ConfigError where claims may not be seen."""
     name, mode = f"{CLAIM_KIND}/{config.cluster.volume_claim}", config.cluster.access_mode
-    if name in map(name_of, objects):
+    if name in map(name_of, objects) or config.cluster.store:
         return
     claim = cluster.get("persistentvolumeclaims", config.cluster.volume_claim)
     modes = claim["spec"].get("accessModes") or [] if claim else []
@@ -69,7 +69,8 @@ def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Find
                 name_of(claim),
                 f"is ReadWriteMany, and volumes of the StorageClass {wanted or default} ({maker}) are one node's; "
                 f"name one for several nodes ({', '.join(several) or 'there is none'}) as storageClassName in "
-                "cluster.claim, or set accessModes: [ReadWriteOnce] there and a nodeSelector in cluster.pod",
+                "cluster.claim, set accessModes: [ReadWriteOnce] there and a nodeSelector in cluster.pod, or name an "
+                "object store: cluster.store",
             )
             continue
         if wanted == "" or wanted in classes or (not wanted and default):

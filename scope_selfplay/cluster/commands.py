@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,12 +186,20 @@ def fetch(
 ) -> None:
     """Bring RUN's results from the volume: corpora, records, metrics, ratings, pages. May be repeated and goes on.
 
-    A pod reads the volume for as long as this takes; the run may be at work, be finished, or be deleted.
+    A pod reads the volume for as long as this takes; the run may be at work, be finished, or be deleted. Those of a run
+    with a store come from there.
     """
+    from scope_selfplay.cluster.fetch import StoredRun, reader, store_of
     from scope_selfplay.cluster.fetch import fetch as fetch_files
-    from scope_selfplay.cluster.fetch import reader
 
-    with shown_progress() as progress, reader(Kubectl(namespace), run, folder, patience) as pod:
+    cluster = Kubectl(namespace)
+    store = store_of(cluster, run, folder)
+    with shown_progress() as progress, ExitStack() as stack:
+        pod = (
+            StoredRun(store, run, progress)
+            if store
+            else stack.enter_context(reader(cluster, run, folder, patience))
+        )
         done = fetch_files(pod, run, to, progress, checkpoints=checkpoints, force=force)
     if as_json:
         click.echo(json.dumps(vars(done), indent=1))

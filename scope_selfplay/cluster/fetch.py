@@ -3,12 +3,15 @@
 A pod that does nothing sees the volume, read-only; the files come out of it through `kubectl exec` as a tar, each with
 the SHA-256 of the whole file. A file that breaks off is fetched again. What comes is written beside its place
 first; a note in the folder says what came from the volume, so that only this is ever replaced.
+
+Where a store is between the pods (`cluster.store`) the files come from there, with the credentials of this machine.
 """
 
 import hashlib
 import inspect
 import json
 import os
+import re
 import secrets
 import select
 import shutil
@@ -17,15 +20,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.terminal import Progress
+from scope_selfplay.cluster.check import config_of
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
-from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body
+from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body, status_name
 from scope_selfplay.store.files import place_of, read_value, write_atomic
-from scope_selfplay.store.folder import checksum
+from scope_selfplay.store.folder import RunFolder, checksum
+from scope_selfplay.store.object_store import ObjectFolder, StoredFile, receive
+from scope_selfplay.store.ratings import kept_solver
 
 NOTE = ".fetched.json"
 TRIES = 5
@@ -52,7 +59,7 @@ class Fetched:
 
 
 def fetch(
-    pod: "Reader", run: str, to: Path, progress: Progress, *, checkpoints: bool, force: bool
+    pod: "Reader | StoredRun", run: str, to: Path, progress: Progress, *, checkpoints: bool, force: bool
 ) -> Fetched:
     """Bring a run's files to `to`/`run`. Raises ConfigError, before it writes anything, where a file would be lost."""
     folder = to / run
@@ -83,13 +90,16 @@ def fetch(
     total = sum(listed["files"][name][0] for name in changed)
     progress.begin(f"fetch {run}, MB", max(1, round(total / 1e6)))
     try:
-        _bring(pod, changed, note, done, progress)
+        pod.bring(changed, note, done, progress)
     finally:
         folder.mkdir(parents=True, exist_ok=True)
         if note:
             write_atomic(folder / NOTE, json.dumps(note, indent=1, sort_keys=True) + "\n")
     # `best` points at the checkpoint that was kept.
     best, link = listed["best"], folder / "best"
+    if checkpoints and best is None and (kept := kept_solver(RunFolder(folder))) is not None:
+        # The store has no links.
+        best = kept.checkpoint or None
     if best is not None and (link.is_symlink() or not link.exists()):
         place_of(folder, best)
         link.unlink(missing_ok=True)
@@ -103,35 +113,11 @@ def _is_here(place: Path, size: int, at: int, hashed: str | None) -> bool:
     if not place.is_file():
         return False
     if hashed and hashed == checksum(place):
+        # The store knows no times.
+        at = at or place.stat().st_mtime_ns
         os.utime(place, ns=(at, at))
     found = place.stat()
     return (found.st_size, found.st_mtime_ns) == (size, at)
-
-
-def _bring(
-    pod: "Reader", wanted: dict[str, Path], note: dict[str, str], done: Fetched, progress: Progress
-) -> None:
-    """All of them, over as many connections as it takes."""
-
-    def count(data: bytes) -> None:
-        done.bytes += len(data)
-        progress.advance(round(done.bytes / 1e6), next(iter(wanted), ""))
-
-    failures = 0
-    while wanted:
-        before = len(wanted)
-        try:
-            with pod.answer_to(count, send=list(wanted)) as stream:
-                _receive(stream, wanted, note, done)
-            # The rest is gone there.
-            wanted.clear()
-        except OutsideError as error:
-            failures = failures + 1 if len(wanted) == before else 1
-            if failures >= TRIES:
-                raise OutsideError(
-                    f"{error}; {len(wanted)} files are left, the same command goes on"
-                ) from None
-            progress.say(f"{error}; going on")
 
 
 def _receive(stream: "_Stream", wanted: dict[str, Path], note: dict[str, str], done: Fetched) -> None:
@@ -240,6 +226,29 @@ class Reader:
         self.root = f"{RUNS}/{run}"
         self._cluster, self._name = cluster, name
 
+    def bring(self, wanted: dict[str, Path], note: dict[str, str], done: Fetched, progress: Progress) -> None:
+        """All of them, over as many connections as it takes."""
+
+        def count(data: bytes) -> None:
+            done.bytes += len(data)
+            progress.advance(round(done.bytes / 1e6), next(iter(wanted), ""))
+
+        failures = 0
+        while wanted:
+            before = len(wanted)
+            try:
+                with self.answer_to(count, send=list(wanted)) as stream:
+                    _receive(stream, wanted, note, done)
+                # The rest is gone there.
+                wanted.clear()
+            except OutsideError as error:
+                failures = failures + 1 if len(wanted) == before else 1
+                if failures >= TRIES:
+                    raise OutsideError(
+                        f"{error}; {len(wanted)} files are left, the same command goes on"
+                    ) from None
+                progress.say(f"{error}; going on")
+
     def ask(self, **request: Any) -> Any:
         """What `answer` says. Raises OutsideError where the connection breaks."""
         with self.answer_to(len, **request) as stream:
@@ -269,6 +278,47 @@ class Reader:
             finally:
                 process.kill()
             raise OutsideError(f"the connection to the pod broke: {last_reason(process.stderr.read())}")
+
+
+class StoredRun:
+    """The same of a run whose pods have a store between them; of a stage that is at work what it has so far."""
+
+    def __init__(self, store: str, run: str, progress: Progress) -> None:
+        self.root = f"{store.partition('?')[0]}/runs/{run}"
+        self._found: dict[str, tuple[ObjectFolder, StoredFile]] = {}
+        open_at = partial(ObjectFolder, store, progress)
+        names = open_at(f"runs/{run}").names()
+        for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
+            place = f"runs/{run}/{part}"
+            inner = open_at(place).names() if part.startswith("iteration-") else [""]
+            for remote in (open_at(f"{place}/{name}") for name in inner):
+                files = remote.index() or remote.newest_work() or {}
+                self._found |= {name: (remote, file) for name, file in files.items()}
+
+    def ask(self, *, checkpoints: bool, sums: list[str]) -> Any:
+        """What the pod's program says: no hidden files, no links."""
+        left_out = re.compile(r"(^|/)\." if checkpoints else r"(^|/)(\.|checkpoint/)")
+        chosen = {name: file for name, (_, file) in self._found.items() if not left_out.search(name)}
+        files = {name: [file.size, 0, file.sha256] for name, file in chosen.items()}
+        return {"files": files, "best": None} if files else {"there": []}
+
+    def bring(self, wanted: dict[str, Path], note: dict[str, str], done: Fetched, progress: Progress) -> None:
+        for name in [*wanted]:
+            remote, file = self._found[name]
+            receive(remote, {name: file}, Path(done.folder), Progress())
+            note[name] = file.sha256
+            done.files.append(name)
+            done.bytes += file.size
+            progress.advance(round(done.bytes / 1e6), name)
+
+
+def store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
+    """The store between the pods of a run, as its status or its `folder` says; empty where there is none."""
+    status = cluster.get("configmaps", status_name(run))
+    place = folder or Path("k8s") / "runs" / run
+    if status is None and place.is_dir():
+        return config_of(kustomize(place), place).cluster.store
+    return str(((status or {}).get("data") or {}).get("store", ""))
 
 
 @contextmanager

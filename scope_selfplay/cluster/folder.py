@@ -36,15 +36,17 @@ from scope_selfplay.cluster.pods import (
     Component,
     Mount,
     Program,
-    container_of,
+    from_secrets,
     labels_of,
     name_by_content,
     named_object,
     pack_map,
     pod_template,
     run_mounts,
+    way_out,
 )
 from scope_selfplay.cluster.prepare import evaluation_job, prepare_jobs
+from scope_selfplay.cluster.stages import small_index
 from scope_selfplay.config.cluster import ClusterConfig, PodConfig
 from scope_selfplay.config.load import CLUSTER_FILE
 from scope_selfplay.config.run import RunConfig
@@ -180,7 +182,8 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
     trained = (cluster.train_challenger, cluster.train_solver)
     names += ["ranks"] if "ranks" not in names and any(stage.nodes > 1 for stage in trained) else []
     claim: Body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
-    own = claim | ({"spec": cluster.claim} if cluster.volume_claim == CLAIM else {"$patch": "delete"})
+    is_brought = cluster.volume_claim == CLAIM and not cluster.store
+    own = claim | ({"spec": cluster.claim} if is_brought else {"$patch": "delete"})
     patches: list[Body] = [{"patch": yaml_text(own)}] if cluster.claim or "spec" not in own else []
     for url in filter(None, (cluster.proxy, cluster.prepare.hub)):
         is_stages = url == cluster.proxy and "external-servers" in names
@@ -188,11 +191,28 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
         rule = {"ports": [{"protocol": "TCP", "port": port_of(url)}]}
         opened = yaml_text([{"op": "add", "path": "/spec/egress/-", "value": rule}])
         patches.append({"target": {"kind": "NetworkPolicy", "name": f"scope-({callers})"}, "patch": opened})
+    if cluster.store:
+        # Every pod copies, and asks for names.
+        rule = {"ports": [{"protocol": "TCP", "port": port} for port in store_ports(cluster)]}
+        opened = yaml_text(
+            [
+                {"op": "remove", "path": "/spec/podSelector/matchExpressions"},
+                {"op": "add", "path": "/spec/egress/-", "value": rule},
+            ]
+        )
+        patches.append({"target": {"kind": "NetworkPolicy", "name": "scope-dns"}, "patch": opened})
     return {
         "resources": [f"../{layout.base}/shared"],
         "components": layout.paths(names, up=1),
         "patches": patches,
     }
+
+
+def store_ports(cluster: ClusterConfig) -> list[int]:
+    """Those that copying needs open: of the store or the way to it, and of Google's server of credentials."""
+    endpoint = cluster.store.partition("?endpoint=")[2] or "https://"
+    way = cluster.proxy if endpoint.startswith("https:") and cluster.proxy else endpoint
+    return [port_of(way), *([80, 988] if cluster.store.startswith("gs:") else [])]
 
 
 def controller_job(config: RunConfig, packs: Sequence[str], components: Sequence[str] = ()) -> Body:
@@ -224,20 +244,14 @@ def controller_job(config: RunConfig, packs: Sequence[str], components: Sequence
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": resources,
     }
+    if cluster.store:
+        extra = from_secrets(cluster.store_secret, extra)
     job: Body = {"fieldRef": {"fieldPath": "metadata.labels['job-name']"}}
-    command = ["python", "-m", "jobs", "run-controller"]
-    program = Program(cluster.images.worker, command, PodConfig(), {"SCOPE_JOB": job}, extra)
+    environment = {"SCOPE_JOB": job, **(way_out(cluster) if cluster.store else {})}
+    command, before = ["python", "-m", "jobs", "run-controller"], {} if cluster.store else small_index(config)
+    program = Program(cluster.images.worker, command, PodConfig(), environment, extra, before)
     template = pod_template(cluster, program, labels, [*mounts, token], stays=False)
     template["spec"]["serviceAccountName"] = "scope-controller"
-    if cluster.tiny and cluster.retriever.serve:
-        # A small world's index is made in seconds, before the controller starts. The larger request of both containers
-        # is held for as long as the controller lives: no more than its own.
-        given = {"args": [f"{CONFIG_FOLDER}/run.yaml", cluster.retriever.index], "resources": resources}
-        index = Program(cluster.images.worker, ["scope", "index", "build"], PodConfig(), extra=given)
-        before = container_of(cluster, index, (), name="index")
-        mounted = template["spec"]["containers"][0]["volumeMounts"]
-        before["volumeMounts"] = [each for each in mounted if each["name"] != "token"]
-        template["spec"]["initContainers"] = [*template["spec"].get("initContainers", ()), before]
     codes = {"containerName": "main", "operator": "In", "values": [64, 70]}
     rules = [
         {"action": "FailJob", "onExitCodes": codes},

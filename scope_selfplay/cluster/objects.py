@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from scope_selfplay.cluster.pods import Body, ManifestContext, Owner, RunStage
+from scope_selfplay.cluster.prepare import stage_pulls
 from scope_selfplay.cluster.stages import (
     StageAttempt,
     nodes_of,
@@ -71,10 +72,12 @@ def step_objects(
     """
     owner = Owner(f"{config.name}-controller", "0" * 8)
     context = ManifestContext(config, "0" * 16, tuple(packs), owner, 1)
-    servers = servers_of(config, step, [True] * (config.iterations + 1))
+    promoted = [True] * (config.iterations + 1)
+    servers = servers_of(config, step, promoted)
     count = shard_count(config, step.stage)
     shards = stage_shards(count)[: count if at_once else None]
-    bodies = [stage_job(context, StageAttempt(step, 1, shard), servers) for shard in shards]
+    pulls = stage_pulls(config, step, promoted)
+    bodies = [stage_job(context, StageAttempt(step, 1, shard), servers, pulls) for shard in shards]
     bodies += [rank_service(context, step)] if nodes_of(config, step.stage) > 1 else []
     makers = (server_deployment, server_service)
     return [*bodies, *(make(context, server) for server in servers for make in makers)]

@@ -9,44 +9,13 @@ says what it computes, `scope/body-hash` how. Pods are written for Pod Security 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.errors import StorageError
-from scope_selfplay.config.cluster import ClusterConfig, PodConfig, amount, secret_key
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig, amount, patched, secret_key
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.store.folder import RunFolder, Stage
-
-_MERGE_KEYS = {
-    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), "name"),
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-}
-"""Lists whose items are told apart by a field; every other list is replaced."""
-
-
-def patched(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` with `patch` merged in: mappings by key, lists by merge key; a null deletes."""
-    merged = dict(body)
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            before = merged.get(key)
-            merged[key] = patched(before if isinstance(before, Mapping) else {}, value)
-        elif key in _MERGE_KEYS and isinstance(merged.get(key), list):
-            name = _MERGE_KEYS[key]
-            by_key = {item.get(name): item for item in merged[key]}
-            for change in value:
-                by_key[change.get(name)] = patched(by_key.get(change.get(name), {}), change)
-            merged[key] = list(by_key.values())
-        else:
-            merged[key] = value
-    return merged
-
+from scope_selfplay.store.folder import Stage
 
 Body = dict[str, Any]
 
@@ -151,6 +120,11 @@ def server_name(run: str, component: Component, step: RunStage | None, replica: 
     return f"{name}-{replica}" if replica else name
 
 
+def stored(path: str) -> str:
+    """A path on the volume as it is called in the store, such as `models/X`."""
+    return path.removeprefix(f"{VOLUME}/")
+
+
 def status_name(run: str) -> str:
     return f"{run}-status"
 
@@ -234,6 +208,12 @@ class Program:
     """Name -> its value, or where it comes from (`valueFrom`)."""
     extra: Body = field(default_factory=dict)
     """Further fields of the container, such as ports and probes; they replace its own."""
+    before: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Name -> command of containers that run before it."""
+    pulls: Sequence[str] = ()
+    """Where `cluster.store` is between the pods: what `python -m jobs pull` brings before."""
+    keeps: Sequence[str] = ()
+    """And what `python -m jobs keep` stores."""
 
 
 def pod_template(
@@ -251,8 +231,9 @@ def pod_template(
 
     `writes` is whether it may write on the run's volume, `stays` whether autoscalers must leave its node alone.
     """
+    program = _with_store(cluster, program)
     every = [
-        Mount("data", {"persistentVolumeClaim": {"claimName": cluster.volume_claim}}, VOLUME, not writes),
+        Mount("data", _disk(cluster), VOLUME, not writes),
         Mount("tmp", {"emptyDir": {}}, "/tmp", read_only=False),
         *mounts,
     ]
@@ -276,13 +257,14 @@ def pod_template(
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container_of(cluster, program, every)],
+        "containers": [_container(cluster, program, every)],
         "volumes": [{"name": mount.name, **mount.source} for mount in every if mount.source is not None],
     }
     metadata: Body = {"labels": dict(labels)} | ({"annotations": dict(_STAYS)} if stays else {})
     pod: Body = {"metadata": metadata, "spec": spec}
     for patch in (cluster.pod, cluster.gpu_pod if has_gpus else cluster.cpu_pod, program.settings.pod):
         pod = patched(pod, patch)
+    pod["spec"] = _with_firsts(cluster, program, pod["spec"])
     if has_gpus:
         # Most clusters keep nodes with GPUs for pods that ask for them; a slice's node has the taint of whole ones.
         found, resource = pod["spec"].get("tolerations") or [], cluster.gpu_resource
@@ -294,9 +276,65 @@ def pod_template(
     return pod
 
 
-def container_of(
-    cluster: ClusterConfig, program: Program, mounts: Sequence[Mount], *, name: str = "main"
-) -> Body:
+def _disk(cluster: ClusterConfig) -> Body:
+    claim = {"claimName": cluster.volume_claim}
+    return {"emptyDir": {}} if cluster.store else {"persistentVolumeClaim": claim}
+
+
+def _with_store(cluster: ClusterConfig, program: Program) -> Program:
+    """The program where each pod has a disk of its own: what it needs comes before it, what it makes is stored."""
+    jobs, store = ("python", "-m", "jobs"), ("--store", cluster.store)
+    if cluster.store and program.pulls:
+        pull = (*jobs, "pull", *store, *program.pulls)
+        program = replace(program, before={"pull": pull, **program.before})
+    if cluster.store and program.keeps:
+        command = (*jobs, "keep", *store, *program.keeps, "--", *program.command)
+        environment = {**way_out(cluster), **program.environment}
+        extra = from_secrets(cluster.store_secret, program.extra)
+        program = replace(program, command=command, environment=environment, extra=extra)
+    return program
+
+
+def from_secrets(secret: str | None, extra: Body) -> Body:
+    """Fields of a container which has the keys of a Secret, where one is named, as variables of its environment."""
+    source = {"secretRef": {"name": secret}}
+    return extra | {"envFrom": [*extra.get("envFrom", ()), source]} if secret else extra
+
+
+def _with_firsts(cluster: ClusterConfig, program: Program, spec: Body) -> Body:
+    (main,) = [each for each in spec["containers"] if each["name"] == "main"]
+    firsts = [_first(cluster, program, main, name) for name in program.before]
+    return spec | ({"initContainers": [*spec.get("initContainers", ()), *firsts]} if firsts else {})
+
+
+def _first(cluster: ClusterConfig, program: Program, main: Body, name: str) -> Body:
+    """A container that runs before the main one and has what that has, patches included, but no GPUs and no tokens.
+
+    A pod asks for the most that either does: no more than its own is held for as long as it lives.
+    """
+    kept = ("env", "securityContext", "terminationMessagePolicy")
+    # The store's key is for what copies.
+    way = [{"name": each, "value": value} for each, value in way_out(cluster).items()]
+    copies = from_secrets(cluster.store_secret, {"env": way}) if name == "pull" else {}
+    own = {
+        "name": name,
+        "image": cluster.images.worker,
+        "command": list(program.before[name]),
+        **{key: main[key] for key in kept if key in main},
+        "resources": {
+            kind: {key: each for key, each in amounts.items() if key != cluster.gpu_resource}
+            for kind, amounts in main["resources"].items()
+        },
+        "volumeMounts": [
+            {key: each for key, each in mount.items() if (mount["name"], key) != ("data", "readOnly")}
+            for mount in main["volumeMounts"]
+            if mount["name"] != "token"
+        ],
+    }
+    return patched(own, copies)
+
+
+def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Mount]) -> Body:
     environment = {**_ENVIRONMENT, **program.environment}
     # It asks for what it may have, and not more: devices need equal requests and limits.
     amounts = program.settings.amounts(tiny=cluster.tiny)
@@ -306,7 +344,7 @@ def container_of(
         # An engine's host side works in bursts; where it is throttled its GPUs wait.
         limits["cpu"] = f"{_BURST * amount(amounts['cpu']):g}"
     return {
-        "name": name,
+        "name": "main",
         "image": program.image,
         "command": list(program.command),
         "env": [
@@ -451,32 +489,3 @@ def name_by_content(name: str, content: Any) -> str:
 
 def short_hash(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
-
-
-def cache_mount(config: RunConfig, component: Component, replica: int) -> Mount:
-    """The mount of a server's own folder on the volume, which it can write: by component, image and base model.
-
-    Replicas have one each: vLLM does not expect that others write into its own.
-    """
-    cluster = config.cluster
-    base = cluster.judge.model if component is Component.JUDGE else config.model.path
-    number = f"-{replica}" if replica else ""
-    name = f"{component}{number}-{short_hash(cluster.images.trainer or cluster.images.worker, base)}"
-    return Mount("data", None, CACHE, read_only=False, below=f"runs/{config.name}/cache/{name}")
-
-
-def make_cache(folder: RunFolder, body: Body) -> None:
-    """Make the folder that a server mounts as its cache; the kubelet would make it as root's.
-
-    Raises StorageError.
-    """
-    if "template" not in body.get("spec", {}):
-        return
-    for mount in body["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
-        if mount["mountPath"] == CACHE:
-            place = folder.caches / mount["subPath"].rpartition("/")[2]
-            try:
-                place.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                why = f"{place}: cannot be made ({error.strerror}); see that the volume is well"
-                raise StorageError(why) from error

@@ -1,4 +1,5 @@
-"""Jobs that a person applies beside a run: what it needs on its volume before it starts, and evaluations. Pure.
+"""Jobs that a person applies beside a run: what it needs on its volume before it starts, and evaluations; and what each
+pod needs of the store, where it has a disk of its own. Pure.
 
 Preparing tries out the volume, fetches models, corpus and vectors, and builds the retriever's index, which waits for
 what it is made from; the warm start is apart, because a person brings its trajectories. A run in tiny mode needs none:
@@ -6,7 +7,10 @@ its policy is in the image, and its index is made before its controller starts. 
 of a namespace may want different models.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, starmap, takewhile
+from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.cluster.pods import (
@@ -24,9 +28,10 @@ from scope_selfplay.cluster.pods import (
     pod_template,
     queue_labels,
     stage_variables,
+    stored,
     way_out,
 )
-from scope_selfplay.cluster.stages import endpoint_settings, is_vllm, servers_of
+from scope_selfplay.cluster.stages import encoder_folder, endpoint_settings, is_vllm, policies_of, servers_of
 from scope_selfplay.config.cluster import (
     GRACE,
     EvaluationJobConfig,
@@ -36,7 +41,8 @@ from scope_selfplay.config.cluster import (
     secret_key,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.run.schedule import challenger_of, promoted_solver, stages_of
+from scope_selfplay.store.folder import RunFolder, Stage
 
 _JOBS = ("python", "-m", "jobs")
 _KEPT = 604_800
@@ -56,10 +62,9 @@ def prepare_jobs(config: RunConfig) -> dict[str, list[Body]]:
         made = _job(config, [*_JOBS, "warm-start"], options, 6, pod=prepare.warm_start, image=images.trainer)
         made["spec"]["activeDeadlineSeconds"] = config.cluster.deadline
         found["prepare/warm-start"] = [made]
-    if not any(found.values()):
-        return {}
-    jobs.insert(0, _job(config, [*_JOBS, "probe-volume"], ["--folder", VOLUME], 1))
-    return found
+    if not config.cluster.store and any(found.values()):
+        jobs.insert(0, _job(config, [*_JOBS, "probe-volume"], ["--folder", VOLUME], 1))
+    return {place: jobs for place, jobs in found.items() if jobs}
 
 
 def _job(
@@ -90,7 +95,13 @@ def _job(
         mounts = [Mount("token", token, "/etc/scope/hub")]
     if isinstance(pod, WarmStartConfig):
         environment, grace = {"SCOPE_PROCESSES": str(max(1, pod.gpus))}, GRACE
-    program = Program(image or config.cluster.images.worker, command, pod or PodConfig(), environment, extra)
+    named = [(name, stored(path)) for name, path in pairwise(options) if path.startswith(f"{VOLUME}/")]
+    reads = ("--source", "--encoder", "--vectors", "--start", "--trajectories")
+    pulls = [path for name, path in named if name in reads]
+    # The file that is fetched comes first, and has no name.
+    keeps = [path for name, path in named if name in ("--folder", "--index", "--out")] or [stored(options[0])]
+    image = image or config.cluster.images.worker
+    program = Program(image, command, pod or PodConfig(), environment, extra, pulls=pulls, keeps=keeps)
     name = f"fetch-{part}" if part else command[-1]
     labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
@@ -146,7 +157,7 @@ def downloads(config: RunConfig) -> dict[str, tuple[list[str], list[str]]]:
     models = {
         "model": (prepare.model, _base_folder(config)),
         "judge": (prepare.judge, _judge_folder(config)),
-        "encoder": (prepare.encoder if has_index else None, _encoder_folder(prepare.encoder or "")),
+        "encoder": (prepare.encoder if has_index else None, encoder_folder(prepare.encoder or "")),
     }
     files = {
         "corpus": (prepare.corpus, config.corpus.path),
@@ -168,21 +179,53 @@ def downloads(config: RunConfig) -> dict[str, tuple[list[str], list[str]]]:
 def awaited(config: RunConfig) -> list[str]:
     """What no stage can begin without, and is whole once it is there."""
     wanted = [config.model.path, _judge_folder(config), config.corpus.path]
-    wanted += [f"{config.cluster.retriever.index}/manifest.json"] if _index_options(config) else []
+    index, of_it = config.cluster.retriever.index, "" if config.cluster.store else "/manifest.json"
+    wanted += [f"{index}{of_it}"] if _index_options(config) else []
     return [path for path in wanted if _is_on_volume(config, path)]
+
+
+def inputs_of(config: RunConfig, *, begins: bool) -> list[str]:
+    """The paths on the volume that a run's own settings name; those of its corpus are read where it begins."""
+    text = config.model_dump_json(exclude={"cluster"} if begins else {"cluster", "corpus"})
+    return list(dict.fromkeys(re.findall(rf'(?:"|=)({VOLUME}/[^"]+)"', text)))
+
+
+def stage_pulls(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> list[str]:
+    """What a stage needs where it has a disk of its own, as options and arguments of `python -m jobs pull`.
+
+    What the run began with, records of all stages before, what its own attempts have so far, and models: it names the
+    policies that it is served, too, by their weights.
+    """
+    policies = [*policies_of(config, step, promoted).values()]
+    if step.stage is Stage.CHALLENGER:
+        policies.append(challenger_of(config, step.iteration - 1))
+    elif step.stage is Stage.SOLVER:
+        policies.append(promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration]))
+    folder = RunFolder(Path(RUNS) / config.name)
+    trained = [f"{path}" for each in policies if (path := each.checkpoint(folder)) is not None]
+    before = takewhile(lambda other: other != step, starmap(RunStage, stages_of(config)))
+    records = [word for each in before for word in ("--records", stored(f"{folder.stage(*each).path}"))]
+    paths = map(stored, dict.fromkeys([*inputs_of(config, begins=False), *trained]))
+    work = stored(f"{folder.stage(*step).path}")
+    return [*records, "--work", work, f"runs/{config.name}/begin", *paths]
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
     """What the run expects on the volume and no Job brings there, one line for each."""
     fetched = [options for _, options in downloads(config).values()]
+    store = config.cluster.store
+
+    def place(path: str) -> str:
+        return f"{store.partition('?')[0]}/{stored(path)} (scope upload)" if store else path
+
     for setting, folder in (("model", _base_folder(config)), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and not any(folder in options for options in fetched):
-            yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"
+            yield f"copy the model to {place(folder)}, or name its repository: cluster.prepare.{setting}"
     warm_start = config.cluster.prepare.warm_start
     for file in warm_start.trajectories if warm_start and _is_on_volume(config, config.model.path) else ():
-        yield f"copy the trajectories to {file}"
+        yield f"copy the trajectories to {place(file)}"
     if _is_on_volume(config, config.corpus.path) and config.cluster.prepare.corpus is None:
-        yield f"copy the corpus to {config.corpus.path}, or name its URL: cluster.prepare.corpus"
+        yield f"copy the corpus to {place(config.corpus.path)}, or name its URL: cluster.prepare.corpus"
 
 
 def warm_start_options(config: RunConfig) -> list[str]:
@@ -225,7 +268,12 @@ def secrets_of(config: RunConfig) -> dict[str, NamedSecret]:
     """By the setting that names it."""
     named, random = config.cluster, "$(openssl rand -hex 32)"
     trackers = [name for tracker in config.tracking.report_to for name in TRACKERS.get(tracker, ())[:1]]
-    found = {}
+    found = dict[str, NamedSecret]()
+    if named.store and named.store_secret is not None:
+        of_store = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+        given = " ".join(f"--from-literal={each}=..." for each in of_store)
+        advice = f"kubectl create secret generic {named.store_secret} {given}"
+        found["store_secret"] = NamedSecret(named.store_secret, of_store, advice)
     for setting, value in (("key_secret", random), ("judge_secret", "KEY")):
         if secret := getattr(named, setting):
             name, key = secret_key(secret)
@@ -254,17 +302,13 @@ def _index_options(config: RunConfig) -> list[str]:
     if not cluster.retriever.serve or not _is_on_volume(config, config.corpus.path):
         return []
     prepare = cluster.prepare
-    more = [*prepare.index, *(["--encoder", _encoder_folder(prepare.encoder)] if prepare.encoder else [])]
+    more = [*prepare.index, *(["--encoder", encoder_folder(prepare.encoder)] if prepare.encoder else [])]
     if prepare.vectors is not None:
         more += ["--vectors", _vectors_file(prepare)]
     elif prepare.index_job.gpus:
         more += ["--device", "cuda"]
     where = ["--index", cluster.retriever.index, "--source", config.corpus.path]
     return [*where, *(["--", *more] if more else [])]
-
-
-def _encoder_folder(repository: str) -> str:
-    return f"{VOLUME}/models/{repository.partition('@')[0].rpartition('/')[2]}"
 
 
 def _vectors_file(prepare: PrepareConfig) -> str:

@@ -2,11 +2,13 @@
 arguments, equal bodies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scope_selfplay.cluster.pods import (
     ATTEMPT,
+    CACHE,
+    CONFIG_FOLDER,
     IN_PODS,
     KEY_VARIABLE,
     PORT,
@@ -14,14 +16,15 @@ from scope_selfplay.cluster.pods import (
     SERVER,
     SHARD,
     SHARDS,
+    VOLUME,
     Body,
     Component,
     ManifestContext,
+    Mount,
     Place,
     Program,
     RunStage,
     StageShard,
-    cache_mount,
     gpus_of,
     job_name,
     key_variable,
@@ -32,6 +35,7 @@ from scope_selfplay.cluster.pods import (
     short_hash,
     stage_variables,
     stamped,
+    stored,
 )
 from scope_selfplay.config.base import ON_ONE_GPU, parameters_in
 from scope_selfplay.config.cluster import (
@@ -117,20 +121,7 @@ def servers_of(
     Judge and retriever serve every stage. Of the policies: A and B meet the Solver that was promoted last (in iteration
     0 there is none) and B its Challenger, C none, D only the Solver that was just trained.
     """
-    solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
-    policies: dict[Component, PolicyVersion] = {}
-    match step.stage:
-        case Stage.CHALLENGER:
-            policies[Component.SOLVER] = solver
-        case Stage.TASKS:
-            policies[Component.CHALLENGER] = challenger_of(config, step.iteration)
-            if step.iteration > 0:
-                policies[Component.SOLVER] = solver
-        case Stage.COMPARE:
-            policies[Component.SOLVER] = solver_of(step.iteration)
-        case Stage.SOLVER:
-            pass
-    folder = RunFolder(Path(place.runs) / config.name)
+    folder, policies = RunFolder(Path(place.runs) / config.name), policies_of(config, step, promoted)
     models: list[tuple[Component, str, RunStage | None]] = [
         # These two serve from the first stage to the last.
         (Component.JUDGE, config.cluster.judge.model, None),
@@ -149,6 +140,23 @@ def servers_of(
         for replica in range(getattr(settings_of(config, component), "replicas", 1))
         for name in (server_name(config.name, component, first, replica),)
     )
+
+
+def policies_of(
+    config: RunConfig, step: RunStage, promoted: Sequence[bool]
+) -> dict[Component, PolicyVersion]:
+    """The policies that a stage is served."""
+    solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
+    match step.stage:
+        case Stage.CHALLENGER:
+            return {Component.SOLVER: solver}
+        case Stage.TASKS:
+            served = {Component.SOLVER: solver} if step.iteration > 0 else {}
+            return {Component.CHALLENGER: challenger_of(config, step.iteration), **served}
+        case Stage.COMPARE:
+            return {Component.SOLVER: solver_of(step.iteration)}
+        case Stage.SOLVER:
+            return {}
 
 
 def settings_of(config: RunConfig, component: Component) -> ServerConfig:
@@ -183,7 +191,7 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
     config = context.config
     labels = _server_labels(config, server)
     mounts = run_mounts(config, context.packs)
-    if is_vllm(config, server.component):
+    if is_vllm(config, server.component) and not config.cluster.store:
         mounts.append(cache_mount(config, server.component, server.replica))
     grace = _RETRIEVER_GRACE if server.component is Component.RETRIEVER else _GRACE
     # A server reads models and indexes; it writes nothing on the volume but what it compiles.
@@ -242,7 +250,42 @@ def _server_program(context: ManifestContext, server: Server) -> Program:
         "livenessProbe": liveness,
     }
     environment |= key_variable(config.cluster)
-    return Program(image, _server_command(config, server, context.place.host), settings, environment, extra)
+    command = _server_command(config, server, context.place.host)
+    before = small_index(config) if server.component is Component.RETRIEVER and config.cluster.store else {}
+    pulls = [] if before else _server_pulls(config, server)
+    return Program(image, command, settings, environment, extra, before, pulls)
+
+
+def _server_pulls(config: RunConfig, server: Server) -> list[str]:
+    """What a server reads where it has a disk of its own, as options and arguments of `python -m jobs pull`."""
+    encoder = config.cluster.prepare.encoder if server.component is Component.RETRIEVER else None
+    # Some indexes have their encoder in them.
+    maybe = ["--maybe", stored(encoder_folder(encoder))] if encoder else []
+    is_read = server.component is not Component.JUDGE or is_vllm(config, Component.JUDGE)
+    return [*maybe, stored(server.model)] if is_read and server.model.startswith(f"{VOLUME}/") else []
+
+
+def encoder_folder(repository: str) -> str:
+    return f"{VOLUME}/models/{repository.partition('@')[0].rpartition('/')[2]}"
+
+
+def cache_mount(config: RunConfig, component: Component, replica: int) -> Mount:
+    """The mount of a server's own folder on the volume, which it can write: by component, image and base model.
+
+    Replicas have one each: vLLM does not expect that others write into its own.
+    """
+    cluster = config.cluster
+    base = cluster.judge.model if component is Component.JUDGE else config.model.path
+    number = f"-{replica}" if replica else ""
+    name = f"{component}{number}-{short_hash(cluster.images.trainer or cluster.images.worker, base)}"
+    return Mount("data", None, CACHE, read_only=False, below=f"runs/{config.name}/cache/{name}")
+
+
+def small_index(config: RunConfig) -> dict[str, list[str]]:
+    """Of a run in tiny mode: its index is made in seconds, before what waits for it."""
+    cluster = config.cluster
+    command = ["scope", "index", "build", f"{CONFIG_FOLDER}/run.yaml", cluster.retriever.index]
+    return {"index": command} if cluster.tiny and cluster.retriever.serve else {}
 
 
 def is_vllm(config: RunConfig, component: Component) -> bool:
@@ -326,8 +369,13 @@ class StageAttempt:
     shard: StageShard | None = None
 
 
-def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Body:
-    """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next."""
+def stage_job(
+    context: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...], pulls: Sequence[str] = ()
+) -> Body:
+    """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next.
+
+    `pulls` are what it needs where a store is between the pods.
+    """
     config, step = context.config, attempt.step
     name = job_name(config.name, step, attempt.number, attempt.shard)
     labels = labels_of(config, component_of(step.stage)) | step.labels | {ATTEMPT: str(attempt.number)}
@@ -336,7 +384,7 @@ def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Se
         if attempt.shard.number is not None:
             labels[SHARD] = str(attempt.shard.number)
     nodes, ranks = nodes_of(config, step.stage), ranks_name(config, step)
-    program = _stage_program(context, attempt, servers, f"{name}-0.{ranks}")
+    program = replace(_stage_program(context, attempt, servers, f"{name}-0.{ranks}"), pulls=pulls)
     mounts = run_mounts(config, context.packs)
     template = pod_template(config.cluster, program, labels, mounts, grace=GRACE)
     spec: Body = {
@@ -416,7 +464,11 @@ def _stage_program(
             extra = {"envFrom": [{"secretRef": {"name": secret}}]}
     image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
     command = ["python", "-m", "jobs", step.stage.job_name, *arguments]
-    return Program(image, command, settings, environment, extra)
+    keeps = ["--attempt", str(attempt.number)]
+    if shard is not None and shard.number is not None:
+        keeps += ["--worker", str(shard.number)]
+    keeps.append(f"runs/{config.name}/iteration-{step.iteration:02d}/{step.stage.value}")
+    return Program(image, command, settings, environment, extra, keeps=keeps)
 
 
 def _rank_variables(gpus: int, settings: TrainingStageConfig, first: str) -> dict[str, str]:

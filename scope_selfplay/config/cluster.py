@@ -1,7 +1,7 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -93,6 +93,36 @@ def _check_pod_patch(patch: dict[str, Any]) -> dict[str, Any]:
 
 PodPatch = Annotated[dict[str, Any], AfterValidator(_check_pod_patch)]
 """A strategic-merge patch of a pod's template, as `kubectl patch` takes it."""
+
+
+_MERGE_KEYS = {
+    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), "name"),
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+"""Lists whose items are told apart by a field; every other list is replaced."""
+
+
+def patched(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` with `patch` merged in: mappings by key, lists by merge key; a null deletes."""
+    merged = dict(body)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            before = merged.get(key)
+            merged[key] = patched(before if isinstance(before, Mapping) else {}, value)
+        elif key in _MERGE_KEYS and isinstance(merged.get(key), list):
+            name = _MERGE_KEYS[key]
+            by_key = {item.get(name): item for item in merged[key]}
+            for change in value:
+                by_key[change.get(name)] = patched(by_key.get(change.get(name), {}), change)
+            merged[key] = list(by_key.values())
+        else:
+            merged[key] = value
+    return merged
 
 
 Gpus = Annotated[int, Field(ge=0, description="GPUs of each pod; CPU cores and memory go with them.")]
@@ -362,6 +392,12 @@ class ClusterConfig(ConfigSection):
     """A patch of the claim's spec (1Ti, ReadWriteMany, of the cluster's default StorageClass), such as
     `{storageClassName: nfs, resources: {requests: {storage: 4Ti}}}`. With `accessModes: [ReadWriteOnce]` one node alone
     can mount it, which the `nodeSelector` of `cluster.pod` must select."""
+    store: str = Field(default="", pattern=r"^((s3|gs|file)://[^\s?]+(\?endpoint=https?://[^\s/]+)?)?$")
+    """In place of a volume for all pods: each has a disk of its own, and what they have of each other lies in this
+    object store, `s3://BUCKET/PREFIX` (with `?endpoint=http://HOST:PORT` where it is not Amazon's) or `gs://`."""
+    store_secret: ObjectName | None = None
+    """Secret whose keys are environment variables of all that copies, `AWS_ACCESS_KEY_ID` and such; none with workload
+    identity."""
     prepare: PrepareConfig = PrepareConfig()
     """What is put on the volume before the run starts."""
     gpu_resource: LabelKey = "nvidia.com/gpu"

@@ -130,6 +130,9 @@ class AttemptHistory(Value):
     """Failures in a row, the latest included, that cost nothing."""
     scheduled: int = 0
     """Highest attempt of which a pod was seen on a node."""
+    published: int = 0
+    """Where a store is between the pods: the attempt whose work is the stage's, noted before it is published, so that
+    nobody publishes another."""
     done: bool = False
     """The documents of this shard are done; a whole stage is done only when its manifest exists."""
     shards: int | None = None
@@ -204,11 +207,11 @@ class AttemptLedger(Value):
             raise RecordError(f"status ConfigMap: its ledger cannot be read ({what}); delete it") from None
         if ledger.owner == owner:
             return ledger
-        kept = {"latest", "counted", "scheduled", "done", "shards"}
+        kept = {"latest", "counted", "scheduled", "published", "done", "shards"}
         fresh = {
             name: AttemptHistory(**history.model_dump(include=kept))
             if ledger.owner in others
-            else AttemptHistory(latest=history.latest, counted=history.latest)
+            else AttemptHistory(**history.model_dump(include={"latest", "published"}), counted=history.latest)
             for name, history in ledger.histories.items()
         }
         return cls(owner=owner, histories=fresh)

@@ -32,7 +32,6 @@ from scope_selfplay.cluster.pods import (
     event,
     lease,
     lease_name,
-    make_cache,
     status_map,
     status_name,
 )
@@ -52,7 +51,18 @@ from scope_selfplay.driver.keeper import rotate
 from scope_selfplay.driver.loop import Clock, Controller, Hand, drive
 from scope_selfplay.driver.metrics import serve_run_metrics
 from scope_selfplay.driver.observed import ObservedCluster, observe, other_controllers, owner_of
-from scope_selfplay.driver.parts import Action, Adopt, Apply, ControllerEvent, Create, Delete, Inputs
+from scope_selfplay.driver.parts import (
+    Action,
+    Adopt,
+    Apply,
+    ControllerEvent,
+    Create,
+    Delete,
+    Inputs,
+    Publish,
+    RunStore,
+    make_cache,
+)
 from scope_selfplay.store.folder import RunFolder
 
 EXPIRY = 43_200
@@ -208,6 +218,7 @@ class KubernetesHand(Hand):
         self.leadership = Leadership(unguarded, config, job, identity, clock.monotonic)
         self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
         self._expiry = JobExpiry(unguarded, job, clock.monotonic, clock.wall, say)
+        self._store = RunStore(config.cluster.store, folder) if config.cluster.store else None
         self._owner: Owner | None = None
         self._status: tuple[Mapping[str, str], str | None] | None = None
         self._told: frozenset[str] = frozenset()
@@ -227,8 +238,15 @@ class KubernetesHand(Hand):
             self._expiry.renew(EXPIRY)
 
     def release(self) -> None:
+        with suppress(OutsideError, UserError):
+            if self._store is not None and self.leadership.holds:
+                self._store.store_logs()
         with suppress(OutsideError, LeaseLost, Conflict):
             self.leadership.release()
+
+    def bring(self, config: RunConfig) -> None:
+        if self._store is not None:
+            self._store.look(config)
 
     def owner(self) -> Owner:
         if self._owner is None:
@@ -279,6 +297,9 @@ class KubernetesHand(Hand):
                     self.cluster.give(kind, name, context.owner.reference)
                 case Delete(kind, name, uid):
                     self.cluster.delete(kind, name, uid)
+                case Publish(step, attempt) if self._store is not None:
+                    self.leadership.check()
+                    self._store.publish(step, attempt)
         except QuotaError as error:
             self.tell(context, (ControllerEvent("NoRoom", str(error), True),))
             raise

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from scope_selfplay.base.errors import ExitCode, UserError
 from scope_selfplay.cluster.pods import IN_PROCESS, ManifestContext, Owner
+from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.observed import ObservedCluster
 from scope_selfplay.driver.parts import (
     Action,
@@ -46,6 +47,9 @@ class Hand:
     def owner(self) -> Owner:
         """Whose everything is that it makes. Raises ConfigError where there is none."""
         return Owner("driver", str(os.getpid()))
+
+    def bring(self, config: RunConfig) -> None:
+        """What others have published comes to the run's folder, where that is not theirs, too."""
 
     def observe(self) -> ObservedCluster:
         return ObservedCluster()
@@ -151,6 +155,8 @@ class Controller:
         self.hand.release()
 
     def _lead(self, fence: int) -> RunEnd | None:
+        if self._problem is None:
+            self.hand.bring(self._inputs.config)
         edited = self._refresh()
         config, prompt_hash, packs, _ = self._inputs
         context = ManifestContext(config, prompt_hash, packs, self.hand.owner(), fence, self.hand.place)

@@ -1,21 +1,23 @@
 """The values that a plan is made of: the wanted steps, what the volume shows, the actions, the plan itself.
 
-Pure, but for `read_inputs` and `read_volume`.
+Pure, but for `read_inputs`, `read_volume`, `make_cache` and `RunStore`.
 """
 
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import ExitCode, RecordError, RunMismatchError, StorageError, UserError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.cluster.pods import ManifestContext, RunStage
+from scope_selfplay.cluster.pods import CACHE, ManifestContext, RunStage
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import Body, ObjectKind
@@ -26,10 +28,13 @@ from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.schedule import stages_of, stop_message
 from scope_selfplay.store.columns import read_task_target
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage, parse_manifest
+from scope_selfplay.store.object_store import INDEX, ObjectFolder, Unit, pull, store_unit
 from scope_selfplay.store.ratings import Ratings, read_ratings
 
 _RECENT = 5
 """Steps of a training whose mean time says how long the rest takes."""
+_LOGS = 600.0
+"""Seconds between two times that logs are stored."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,64 @@ def read_inputs(
     return Inputs(run.config, run.pack.hash, packs)
 
 
+class RunStore:
+    """A run's folder where each pod has a disk of its own (`cluster.store`): what the controller's has of the others'.
+
+    All raise OutsideError where the store is down, and UserError for what a person can correct.
+    """
+
+    def __init__(self, store: str, folder: RunFolder) -> None:
+        self._store, self._folder, self._volume = store, folder, folder.path.parents[1]
+        self._unit = partial("runs/{}/{}".format, folder.path.name)
+        self._pull = partial(pull, store, volume=self._volume, progress=Progress())
+        self._stored_at: float | None = None
+
+    def look(self, config: RunConfig) -> None:
+        """Bring what was published, in the order of the run, and how far the stage at work is.
+
+        First, once, with what the run began: it comes from the store, or goes there before there is a Job.
+        """
+        if self._stored_at is None:
+            self._pull(Unit(self._unit("log")))
+            if not self._pull(Unit(self._unit("begin"))):
+                self.store_logs()
+            self._stored_at = time.monotonic()
+        elif time.monotonic() > self._stored_at + _LOGS:
+            self.store_logs()
+        for step in steps_of(config):
+            folder = self._folder.stage(*step)
+            if (folder.path / MANIFEST).exists():
+                continue
+            part = f"{folder.path.relative_to(self._folder.path)}"
+            unit, so_far = Unit(self._unit(part)), (f"{part}/metrics.jsonl", f"{part}/.work/room")
+            if not self._pull(unit, wanted=partial(_tells_the_controller, f"{part}/checkpoint/")):
+                folder.room.unlink(missing_ok=True)
+                self._pull(unit, of_work=True, wanted=so_far.__contains__)
+                return
+
+    def publish(self, step: RunStage, attempt: int) -> None:
+        """Make what this attempt ended with what the stage has made; once, however often it is asked."""
+        part = self._folder.stage(*step).path.relative_to(self._folder.path)
+        remote = ObjectFolder(self._store, Progress(), self._unit(part))
+        if remote.index() is not None:
+            return
+        if (data := remote.read(name := f"index-a{attempt}.json")) is None:
+            why = "was deleted since its attempt ended well; delete the controller's Job, and the stage is made again"
+            raise RecordError(f"{remote.url}/{name}: {why}")
+        remote.write(INDEX, data)
+
+    def store_logs(self) -> None:
+        """And the settings, of which some may be edited while the run goes on."""
+        for unit in (Unit(self._unit("begin")), Unit(self._unit("log"))):
+            store_unit(ObjectFolder(self._store, Progress(), unit.name), unit, self._volume, [INDEX])
+        self._stored_at = time.monotonic()
+
+
+def _tells_the_controller(weights: str, name: str) -> bool:
+    """Whether it is a file that says how a stage ended."""
+    return name.endswith((".json", "/metrics.jsonl")) and not name.startswith(weights)
+
+
 @dataclass(frozen=True)
 class VolumeState:
     """What the shared volume shows; `ratings[t]` is known for every compared iteration t."""
@@ -157,6 +220,23 @@ def read_volume(folder: RunFolder, config: RunConfig) -> VolumeState:
         with suppress(OSError):
             room = folder.stage(*current).room.read_text().strip()
     return VolumeState(done, tuple(ratings), missed, training, room)
+
+
+def make_cache(folder: RunFolder, body: Body) -> None:
+    """Make the folder that a server mounts as its cache; the kubelet would make it as root's.
+
+    Raises StorageError.
+    """
+    if "template" not in body.get("spec", {}):
+        return
+    for mount in body["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
+        if mount["mountPath"] == CACHE:
+            place = folder.caches / mount["subPath"].rpartition("/")[2]
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                why = f"{place}: cannot be made ({error.strerror}); see that the volume is well"
+                raise StorageError(why) from error
 
 
 def training_progress(folder: RunFolder, config: RunConfig, step: RunStage) -> str:
@@ -237,7 +317,15 @@ class Adopt:
     name: str
 
 
-Action = Create | Apply | Delete | Adopt
+@dataclass(frozen=True)
+class Publish:
+    """What this attempt ended with is what the stage has made, where a store is between the pods."""
+
+    step: RunStage
+    attempt: int
+
+
+Action = Create | Apply | Delete | Adopt | Publish
 
 
 @dataclass(frozen=True)

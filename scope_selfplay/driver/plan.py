@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster.pods import RunStage, StageShard, shard_name
+from scope_selfplay.cluster.prepare import stage_pulls
 from scope_selfplay.cluster.stages import (
     Server,
     StageAttempt,
@@ -41,6 +42,7 @@ from scope_selfplay.driver.parts import (
     Delete,
     DesiredSteps,
     Plan,
+    Publish,
     RunEnd,
     VolumeState,
     stop_of,
@@ -240,7 +242,8 @@ def _start_job(
     if pause and not plan.has_waited(f"pause/{shard}/{history.counted}", pause):
         plan.message = f"{shard}: {history.why}; trying again within {pause:.0f} s"
         return
-    body = stage_job(plan.context, attempt, servers)
+    pulls = stage_pulls(plan.context.config, attempt.step, plan.volume.promoted)
+    body = stage_job(plan.context, attempt, servers, pulls)
     name = body["metadata"]["name"]
     plan.actions.append(Create(body))
     plan.message = f"starting {name}"
@@ -267,6 +270,8 @@ def _review_attempts(plan: Plan, step: RunStage) -> None:
         own = [job for job in jobs if shard_name(step, job.shard) == name]
         histories[name] = _reviewed(plan, histories.get(name) or plan.ledger.history(name), own)
     plan.record(histories=histories)
+    if number := histories[step.name].published:
+        plan.actions.append(Publish(step, number))
 
 
 def _shards_in_use(
@@ -290,7 +295,8 @@ def _reviewed(plan: Plan, history: AttemptHistory, jobs: Sequence[ObservedJob]) 
             history = _after_job(plan, history, job)
         elif job.state is not JobState.ACTIVE:
             history = history.model_copy(update={"latest": job.attempt, "counted": job.attempt})
-    if history.latest > history.counted and history.latest not in {job.attempt for job in jobs}:
+    is_open = history.latest > max(history.counted, history.published)
+    if is_open and history.latest not in {job.attempt for job in jobs}:
         history = history.after(history.latest, AttemptOutcome.VANISHED)
     return history
 
@@ -311,7 +317,10 @@ def _after_job(plan: Plan, history: AttemptHistory, job: ObservedJob) -> Attempt
     if job.shard is not None and job.shard.number is not None:
         done = {"latest": job.attempt, "counted": job.attempt, "done": True}
         return history.model_copy(update=done)
-    if plan.has_waited(f"manifest/{job.uid}", _MANIFEST_DELAY):
+    if plan.context.config.cluster.store:
+        # Noted for good: nothing that is stored later counts.
+        history = history.model_copy(update={"published": job.attempt})
+    elif plan.has_waited(f"manifest/{job.uid}", _MANIFEST_DELAY):
         return history.after(job.attempt, AttemptOutcome.NO_MANIFEST)
     plan.message = f"{job.name} ended well; waiting for its manifest"
     return history
@@ -365,6 +374,9 @@ def _status(plan: Plan, step: RunStage | None, progress: str) -> dict[str, str]:
         status["training"] = volume.training
     if volume.room and end is None:
         status["volume"] = volume.room
+    if context.config.cluster.store:
+        # For `scope k8s fetch`.
+        status["store"] = context.config.cluster.store
     if volume.below_target:
         status["below_target"] = "; ".join(volume.below_target)
     return status | {"ledger": plan.ledger.model_dump_json()}

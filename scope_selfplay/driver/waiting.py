@@ -216,7 +216,8 @@ def _check_late(plan: Plan, found: ObservedServer, given_up: GivenUp | None) -> 
         why = f"{found.name}: {refused.message or 'ended with exit 64; see its log'}"
         plan.end = plan.end or RunEnd(ExitCode.USER, why)
         return given_up
-    if found.problem is not None or any(pod.unscheduled for pod in found.pods):
+    # The time of a server begins anew when its model has come.
+    if found.problem is not None or any(pod.unscheduled or pod.initializes for pod in found.pods):
         return given_up
     if not plan.has_waited(f"startup/{found.uid}/{found.body_hash}", STARTUP):
         return given_up

@@ -189,7 +189,8 @@ class _Attempt:
             update: dict[str, object] = {"gpus": len(on) if self.slots.gib else 0}
             update |= self._server_settings(name) if name in _SERVERS else {"nodes": 1}
             changes[name] = getattr(self.config.cluster, name).model_copy(update=update)
-        cluster = self.config.cluster.model_copy(update=changes)
+        # One machine is one disk.
+        cluster = self.config.cluster.model_copy(update={**changes, "store": ""})
         model = self.config.model.model_copy(update={"vllm_memory": self.engine_share})
         config = self.config.model_copy(update={"cluster": cluster, "model": model})
         return NodePlacement(config, self.slots, self.name, self.parts)

@@ -207,8 +207,32 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
             "cluster.images.worker",
             f"is {SLIM}, the slim image, which has no torch for train_solver, train_challenger, solver, challenger;",
         ),
+        (
+            QWEN,
+            {"cluster__store": "s3://b/p", "cluster__train_solver": {"nodes": 2}},
+            "cluster.train_solver.nodes",
+            "write into one folder, and with cluster.store each has a disk of its own; train on one node",
+        ),
+        (
+            QWEN,
+            {
+                "cluster__store": "gs://b/p",
+                "cluster__evaluate": {"checkpoints": ["S_1"], "benchmarks": ["a=/b"]},
+            },
+            "cluster.evaluate",
+            "reads a run's folder, which no pod has with cluster.store; leave it out",
+        ),
     ],
-    ids=["name", "judge", "engine", "batch", "no CUDA", "no torch"],
+    ids=[
+        "name",
+        "judge",
+        "engine",
+        "batch",
+        "no CUDA",
+        "no torch",
+        "nodes with a store",
+        "evaluate with a store",
+    ],
 )
 def test_what_no_cluster_can_do_is_one_problem(
     source: Path, changes: dict[str, Any], where: str, message: str, tmp_path: Path

@@ -17,8 +17,9 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from scope_selfplay.cluster.check import packs_of
-from scope_selfplay.cluster.objects import name_of, planned_objects
+from scope_selfplay.cluster.check import check_folder, packs_of
+from scope_selfplay.cluster.check_pods import reference_problems
+from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
 from scope_selfplay.config.cluster import ClusterConfig, amount
 from scope_selfplay.config.load import load_config
 from tests.unit.k8s.conftest import (
@@ -26,6 +27,7 @@ from tests.unit.k8s.conftest import (
     QWEN,
     REPOSITORY,
     RUNS,
+    TINY,
     Body,
     applied,
     rendered,
@@ -206,6 +208,50 @@ def everything_of(folder: Path) -> list[Body]:
 def test_no_usual_policy_refuses_anything_of_a_run(source: Path, tmp_path: Path) -> None:
     folder = with_components(tmp_path, source, *COMPONENTS, text=text_of(source))
     assert breaches(everything_of(folder)) == []
+
+
+MINIO = "s3://bucket/runs?endpoint=http://minio.storage:9000"
+DISK = {
+    "name": "data",
+    "emptyDir": None,
+    "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
+}
+
+
+@pytest.mark.parametrize("source", [QWEN, TINY], ids=attrgetter("stem"))
+def test_with_a_store_each_pod_has_a_disk_of_its_own_and_only_what_copies_has_the_key(
+    source: Path, tmp_path: Path
+) -> None:
+    settings = {
+        "cluster__store": MINIO,
+        "cluster__store_secret": "store",
+        "cluster__pod": {"spec": {"volumes": [DISK]}},
+    }
+    folder = with_components(tmp_path, source, **settings)
+    objects = everything_of(folder)
+    assert check_folder(folder).problems == [] and breaches(objects) == []
+    assert "PersistentVolumeClaim" not in {body["kind"] for body in objects}
+    copying, key = set[str](), [{"secretRef": {"name": "store"}}]
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
+    for pods in pods_of(objects):
+        (data,) = [each for each in pods.spec["volumes"] if each["name"] == "data"]
+        assert data == {name: value for name, value in DISK.items() if value is not None}
+        assert allows(policies, "Egress", pods, None, 9000, pods_of(objects)), pods.owner
+        for container in pods.containers:
+            copies = container["command"][2:3] == ["jobs"] and container["command"][3] in (
+                "pull",
+                "keep",
+                "run-controller",
+            )
+            assert container.get("envFrom", []) == (key if copies else [])
+            assert [each["mountPath"] for each in container["volumeMounts"]].count("/tmp/cache") == 0
+            copying |= {f"{container['command'][3]} {container['name']}"} if copies else set()
+    assert copying == {"pull pull", "keep main", "run-controller main"}
+    # Where the way is closed, what calls says so.
+    (dns,) = [body for body in policies if body["metadata"]["name"] == "scope-dns"]
+    dns["spec"]["egress"].pop()
+    found = {each.what for each in reference_problems(objects)}
+    assert any(each.startswith("calls http://minio.storage:9000, and") for each in found)
 
 
 @pytest.mark.parametrize("name", [*POD_RULES, *RULES])

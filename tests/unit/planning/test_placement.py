@@ -78,9 +78,11 @@ def test_six_placements_are_those_worked_out_by_hand() -> None:
 
 def test_what_a_placement_decides_changes_nothing_that_a_run_computes() -> None:
     config = config_of("Qwen3-8B", 0)
-    placed = place(config, Slots(tuple(range(8)), 79.0)).config
+    stored = config.cluster.model_copy(update={"store": "s3://bucket/runs"})
+    placed = place(config.model_copy(update={"cluster": stored}), Slots(tuple(range(8)), 79.0)).config
     assert placed.hash == config.hash
     cluster = placed.cluster
+    assert cluster.store == "", "one machine is one disk"
     assert (cluster.judge.gpus, cluster.train_challenger.gpus, cluster.train_solver.gpus) == (2, 4, 4)
     assert cluster.judge.args == ("--max-model-len", "16384")
     shared = place(load_config(ONE_CARD), Slots((3,), 23.5)).config
