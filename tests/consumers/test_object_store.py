@@ -16,8 +16,10 @@ from click.testing import CliRunner
 from pyarrow import fs
 
 from scope_selfplay.base.errors import ConfigError, OutsideError, RecordError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cli import cli
 from scope_selfplay.store import object_store
+from scope_selfplay.store.object_store import ObjectFolder, Unit, keep, pull
 
 moto = pytest.importorskip("moto.server", reason="make test-consumers installs it beside the project")
 pytestmark = pytest.mark.consumers
@@ -28,7 +30,7 @@ MAIN = "import scope_selfplay.store.object_store as o, scope_selfplay.cli as c; 
 class Proxy:
     """Hands on what comes, and tells `seen` of each request whether it is a GET or a PUT."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._port, self._rng, self.bytes_to_cut, self.broken = port, Random(0), float("inf"), 0
         self.seen: Callable[[str], object] = len
         self.methods: list[str] = []
@@ -36,8 +38,8 @@ class Proxy:
             f"scheme=http&region=us-east-1&endpoint_override=127.0.0.1%3A{port}&allow_bucket_deletion=true"
         )
         self.store, _ = fs.FileSystem.from_uri(f"s3://a:b@bucket?allow_bucket_creation=true&{options}")
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._listening = socket.create_server((host, 0))
+        self.url = f"http://{host}:{self._listening.getsockname()[1]}"
         Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -134,6 +136,24 @@ def test_a_copy_that_is_killed_at_ten_moments_goes_on(proxy: Proxy, method: str)
     assert contents(TO) == contents(HERE)
     # Each part once, the index, what was on its way at each kill, and what each start lists or reads first.
     assert proxy.methods.count(method) <= 46 + KILLS * (2 if method == "PUT" else 4)
+
+
+def test_a_stage_goes_on_from_what_its_newest_attempt_has_stored(proxy: Proxy) -> None:
+    proxy.bytes_to_cut = 2 * PART
+    unit, store = Unit("runs/r1/iteration-01/solver"), f"s3://bucket?endpoint={proxy.url}"
+    for attempt, parts in ((1, 3), (2, 5)):
+        disk = Path(f"disk-{attempt}")
+        assert pull(store, unit, disk, Progress(), of_work=True) is (attempt > 1)
+        work = disk / unit.name / f".work/checkpoint-{attempt}"
+        work.parent.mkdir(parents=True, exist_ok=True)
+        work.write_bytes(Random(attempt).randbytes(parts * PART))
+        assert keep(store, unit, disk, ["sh", "-c", "exit 75"], print, attempt=attempt) == 75
+    remote = ObjectFolder(store, Progress(), unit.name)
+    assert (remote.names(), remote.index()) == (["work-a1.json", "work-a2.json"], None)
+    assert pull(store, unit, TO, Progress(), of_work=True)
+    assert contents(TO) == contents(Path("disk-2")) and len(contents(TO)) == 2
+    assert "iteration-01" in ObjectFolder(store, Progress(), "runs/r1").names()
+    assert proxy.broken >= 3
 
 
 def test_damage_is_named_and_mended_by_another_upload(proxy: Proxy) -> None:
