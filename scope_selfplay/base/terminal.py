@@ -25,6 +25,8 @@ from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, mac
 from scope_selfplay.base.text import one_line, printable
 
 _BARS = "▁▂▃▄▅▆▇█"
+_LEAST_WIDTH = {"title": 0, "of": 0, "curve": 110, "note": 0, "left": 76}
+"""The columns of the live table, and how wide a terminal is that has each."""
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""
 
@@ -139,12 +141,19 @@ class LiveProgress(Progress):
     """A live table in a terminal: stage, how much of it is done, its reward curve, what it says, time and time left."""
 
     def __init__(self, console: Any) -> None:
-        from rich import progress
+        from rich import progress, table
 
-        names = ("title", "of", "curve", "note", "left")
-        cells = [progress.TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names]
+        # What is said gives way first; then what a narrow terminal can do without.
+        note = table.Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        names = [name for name, least in _LEAST_WIDTH.items() if console.width >= least]
+        cells = [
+            progress.TextColumn(
+                f"{{task.fields[{name}]}}", markup=False, table_column=note if name == "note" else None
+            )
+            for name in names
+        ]
         columns = [progress.TextColumn("{task.description}"), *cells, progress.TimeElapsedColumn()]
-        self._live = progress.Progress(*columns, console=console, refresh_per_second=4)
+        self._live = progress.Progress(*columns, console=console, refresh_per_second=4, expand=True)
         self._curve: list[float] = []
         self._total: int | None = None
 
@@ -157,8 +166,8 @@ class LiveProgress(Progress):
 
     def begin(self, title: str, total: int | None) -> None:
         self._began, self._total, self._curve = time.monotonic(), total, []
-        empty: dict[str, Any] = dict.fromkeys(("of", "curve", "note", "left"), "")
-        self._stage = self._live.add_task("[bold]>[/bold]", total=total, title=printable(title), **empty)
+        empty: dict[str, Any] = dict.fromkeys(_LEAST_WIDTH, "") | {"title": printable(title)}
+        self._stage = self._live.add_task("[bold]>[/bold]", total=total, **empty)
 
     def advance(self, done: int, note: str = "") -> None:
         of = f"{done} of {self._total}" if self._total else ""

@@ -44,12 +44,14 @@ def load_config(
     *,
     options: Mapping[str, Any] | None = None,
     cluster: Path | None = None,
+    must_fit: bool = True,
 ) -> RunConfig:
     """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides.
 
     A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
-    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
-    which names the file or the option with the mistake, the key, what was found, and what was expected.
+    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Settings that need not fit
+    each other, such as a judge without its URL, are to be shown and not to be run. Raises ConfigError, which names the
+    file or the option with the mistake, the key, what was found, and what was expected.
     """
     data = _read_settings(path) if path is not None else {}
     if path is not None and path.name == "run.yaml":
@@ -58,7 +60,7 @@ def load_config(
         data = with_cluster(data, _read_settings(cluster))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
-    return _run_config(data, changes, where=str(path) if path else "config")
+    return _run_config(data, changes, where=str(path) if path else "config", must_fit=must_fit)
 
 
 _IMAGES = ("cluster.images.worker", "cluster.images.trainer")
@@ -86,7 +88,9 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
     return _run_config(data, [_parse_override(override) for override in overrides], where=where)
 
 
-def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
+def _run_config(
+    data: dict[str, Any], changes: Sequence[_Change], *, where: str, must_fit: bool = True
+) -> RunConfig:
     """The checked config of `data` after `changes`."""
     for change in changes:
         value = change.value
@@ -94,7 +98,7 @@ def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str)
             value = {part: value}
         data = _merged(data, value)
     try:
-        return RunConfig.model_validate(data)
+        return RunConfig.model_validate(data, context=None if must_fit else {})
     except ValidationError as error:
         raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
 
@@ -218,7 +222,20 @@ def _problem(first: ErrorDetails) -> str:
         return f"{key}: {message}"
     found = repr(first["input"])
     shown = found if len(found) <= _LONGEST_SHOWN else f"{found[:_LONGEST_SHOWN]}..."
+    if first["type"] == "string_pattern_mismatch" and (meaning := _meaning(first["loc"])):
+        # A pattern tells a person nothing.
+        return f"{key}: found {shown}, expected: {meaning}"
     return f"{key or 'run'}: found {shown}, {message[0].lower() + message[1:]}"
+
+
+def _meaning(setting: Sequence[int | str]) -> str:
+    """What a setting is, in one line; "" where it is in a list or a mapping."""
+    model: Any = RunConfig
+    for name in setting[:-1]:
+        model = getattr(model, "model_fields", {}).get(name)
+        model = model and model.annotation
+    field = getattr(model, "model_fields", {}).get(setting[-1])
+    return " ".join((field.description or "").split()).rstrip(".") if field else ""
 
 
 def _nearest_setting(key: str) -> str | None:

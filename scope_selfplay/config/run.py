@@ -214,7 +214,7 @@ class RunConfig(ConfigSection):
     """A whole run. `name` decides the folder of the run; the other settings decide what it computes and where."""
 
     name: str = Field(default="demo", pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")
-    """Run id: a DNS label of at most 32 characters."""
+    """Run id, a DNS label: at most 32 small letters, digits and hyphens, the first and last of them no hyphen."""
     seed: int = Field(default=0, ge=0)
     """Seed of every random draw of the run."""
     iterations: int = Field(default=3, ge=1)

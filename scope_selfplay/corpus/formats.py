@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.text import one_line
 from scope_selfplay.net.json import load_strict
 
 INSTALL = "pip install 'scope-selfplay[{}]'"
@@ -302,16 +303,21 @@ def _separated(path: Path) -> Records:
     separator = max("\t,;|", key=text.partition("\n")[0].count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     head: list[str] = []
-    for cells in filter(None, lines):
+    # A value may hold line breaks: a record is found where it begins.
+    following = 1
+    for cells in lines:
+        where, following = f"{path}:{following}", lines.line_num + 1
+        if not cells:
+            continue
         if not head:
             is_dpr = len(cells) == 2 and cells[1].startswith("[")
             head = ["question", "answers"] if is_dpr else cells
             if not is_dpr:
                 continue
-        where = f"{path}:{lines.line_num}"
         if len(cells) != len(head):
             raise CorpusError(
-                f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(head)})"
+                f"{where}: {len(cells)} columns, the head has {len(head)} ({', '.join(map(one_line, head))}); a value "
+                f"with a line break or a {separator!r} stands in double quotes"
             )
         yield where, dict(zip(head, cells, strict=True))
 

@@ -12,6 +12,7 @@ from scope_selfplay.base.errors import ExitCode, PromptError, did_you_mean
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
+    OWN_PACKS,
     SHIPPED,
     check_pack,
     extendable_names,
@@ -38,8 +39,9 @@ def prompts() -> None:
 @click.argument("domain", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the mistakes as a JSON list.")
 def check(domain: str | None, as_json: bool) -> None:
-    """Report every mistake of one pack, or of all that ship, with file, line and advice."""
-    folders = [pack_path(name) for name in ([domain] if domain else names_in(shipped_prompts()))]
+    """Report every mistake of one pack, or of all that ship and yours in prompts/, with file, line and advice."""
+    names = [domain] if domain else sorted({*names_in(shipped_prompts()), *names_in(OWN_PACKS)})
+    folders = [pack_path(name) for name in names]
     problems = [problem for folder in folders for problem in check_pack(folder)]
     if as_json:
         click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
@@ -47,8 +49,8 @@ def check(domain: str | None, as_json: bool) -> None:
         click.echo(str(problem))
     if problems:
         sys.exit(ExitCode.USER)
-    names = ", ".join(folder.name for folder in folders)
-    click.echo(f"{len(folders)} pack(s) without mistakes: {names}", err=True)
+    found = ", ".join(folder.name for folder in folders)
+    click.echo(f"{len(folders)} pack(s) without mistakes: {found}", err=True)
 
 
 @prompts.command("show")

@@ -82,7 +82,12 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
         return HTMLResponse(template.render(common | page.values), status_code=status)
 
     def responds_with(make: Callable[..., Page]) -> Callable[[Request], Response]:
-        return lambda request: render(make(shown, request.query_params, **request.path_params), request)
+        def respond(request: Request) -> Response:
+            if not shown.folder.path.is_dir():
+                raise PageNotFoundError(f"{shown.folder.path} was deleted or moved since `scope view` began")
+            return render(make(shown, request.query_params, **request.path_params), request)
+
+        return respond
 
     def refused(request: Request, error: Exception) -> Response:
         statuses = {BadParameterError: 400, PageNotFoundError: 404}

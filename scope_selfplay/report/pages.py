@@ -25,7 +25,7 @@ from scope_selfplay.report.record import diff_checkpoints, in_order, short_name,
 from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
 from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import GradedRollout, HeldOutScore, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
@@ -50,6 +50,10 @@ class ShownRun:
         self._examination: Examination | None = None
         self._examined: list[Checkup] | None = None
         self._is_outdated = True
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.reader.folder
 
     @property
     def name(self) -> str:
