@@ -6,6 +6,7 @@ Stdout is data, stderr is progress. Exit codes are those of `errors.ExitCode`.
 import functools
 import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ from scope_selfplay.base.terminal import (
 
 if TYPE_CHECKING:
     from scope_selfplay.config.run import RunConfig
+    from scope_selfplay.store.folder import RunFolder
 
 
 class LazyGroup(click.Group):
@@ -121,11 +123,16 @@ def needs_settings(command: Callable[..., None], *, must_fit: bool = True) -> Ca
 runs_root = click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 
 
+_HOW = with_options(
+    click.option("--gpus", help="auto, a number, or 0,1,6: its servers and ranks on GPUs; cpu:4 without."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+)
+
+
 @cli.command()
 @needs_settings
 @runs_root
-@click.option("--gpus", help="auto, a number, or 0,1,6: its servers and ranks on GPUs; cpu:4 without.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@_HOW
 def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> None:
     """Run the whole loop here; run it again after anything and it goes on.
 
@@ -133,6 +140,50 @@ def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> N
     is one process.
     """
     quiet_libraries()
+    from scope_selfplay.base.errors import RunMismatchError
+    from scope_selfplay.run.begin import renamed_run
+
+    if (there := renamed_run(settings, root)) is not None:
+        said = f"{there} is this run, renamed: `scope continue {there}` goes on with it"
+        asked = f"{said}. Begin it a second time, in {root / settings.name}?"
+        if not (sys.stdin.isatty() and click.confirm(asked, err=True)):
+            raise RunMismatchError(f"{said}; another --name begins a second one")
+    _run_to_its_end(settings, root, gpus, as_json)
+
+
+@cli.command("continue")
+@click.argument("run")
+@click.option(
+    "--iterations", type=click.IntRange(min=1), help="How many it has in all, where more than so far."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
+@_HOW
+def continue_run(
+    run: str, iterations: int | None, overrides: tuple[str, ...], gpus: str | None, as_json: bool
+) -> None:
+    """Go on with RUN, a run folder or a name under runs/, from what is in it: wherever it lies, whatever its folder and
+    its prompt pack are called now.
+    """
+    quiet_libraries()
+    from scope_selfplay.base.errors import ConfigError
+    from scope_selfplay.config.load import load_config
+    from scope_selfplay.store.folder import RunFolder
+    from scope_selfplay.store.reader import find_run
+
+    folder = RunFolder(find_run(run))
+    options = {} if iterations is None else {"iterations": iterations}
+    settings = load_config(folder.config, ("stop_after=null", *overrides), options=options)
+    place = folder.path.resolve()
+    if gpus is not None and place.name != settings.name:
+        raise ConfigError(
+            f"--gpus: its processes look for the run in a folder {settings.name}; rename {place} to it"
+        )
+    _run_to_its_end(settings, place.parent, gpus, as_json, folder)
+
+
+def _run_to_its_end(
+    settings: "RunConfig", root: Path, gpus: str | None, as_json: bool, folder: "RunFolder | None" = None
+) -> None:
     end_on_sigterm()
     with shown_progress() as progress:
         if gpus is not None:
@@ -144,7 +195,7 @@ def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> N
             from scope_selfplay.plan.preflight import examine_before_begin
             from scope_selfplay.run.begin import open_run, say_changes
 
-            opened = open_run(settings, root, progress, examine=examine_before_begin)
+            opened = open_run(settings, root, progress, examine=examine_before_begin, folder=folder)
             say_changes(opened)
             run_here(opened)
     if as_json:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scope_selfplay.base.errors import ConfigError, RunMismatchError, ScopeError, StorageError
+from scope_selfplay.base.errors import ConfigError, PromptError, RunMismatchError, ScopeError, StorageError
 from scope_selfplay.base.sampling import Message, TextCodec
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import frame_tokens, shown
@@ -95,18 +95,20 @@ def open_run(
     attempt: int = 1,
     record: bool = True,
     examine: Examine | None = None,
+    folder: RunFolder | None = None,
 ) -> Run:
     """Open a run directory that belongs to this config, or begin a new one, with the prompts that the run keeps in it.
 
     `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones. `attempt` is
     noted in the manifests of the stages that this opening finishes. Without `record` the `run.yaml` of an existing run
-    stays as it is: a stage Job is told the addresses of servers that end with it. Raises UserError before anything is
-    written, and what `examine` raises about a run that is to begin.
+    stays as it is: a stage Job is told the addresses of servers that end with it. A `folder` that is given holds a run,
+    whatever it is called: that goes on with the prompts in it. Raises UserError before anything is written, and what
+    `examine` raises about a run that is to begin.
     """
-    pack = check_inputs(config, root, packs)
+    pack = check_inputs(config, root, packs, goes_on=folder)
     if (warning := promotion_warning(config)) is not None:
         progress.say(warning)
-    folder = RunFolder(root / config.name)
+    folder = folder or RunFolder(root / config.name)
     base = policy_path(config.model.path)
     if folder.config.exists():
         if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
@@ -157,7 +159,14 @@ def corpus_changes(folder: RunFolder, config: RunConfig, pack: Pack) -> CorpusCh
 
 
 def say_changes(run: Run) -> None:
-    """Say how its corpus has changed, which is read again where something in it is younger than the run's documents."""
+    """Say how its pack has changed, and its corpus, which is read again where something in it is younger than the run's
+    documents.
+    """
+    with suppress(ScopeError, OSError):
+        pack = with_judge_prompts(load_pack(pack_path(run.config.domain)), run.config.judge)
+        if pack.hash != run.pack.hash:
+            kept = "the run keeps its own, another --name begins one with these"
+            run.progress.say(f"{run.config.domain}: other prompts since the run began; {kept}")
     corpus, reader = run.config.corpus, run.pack.domain.corpus_reader
     paths = [Path(each) for each in (corpus.path, corpus.held_out_path) if each is not None]
     # The run has its documents, whatever has become of what they were read from.
@@ -173,9 +182,22 @@ def say_changes(run: Run) -> None:
                 run.progress.say(f"{corpus.path}: since the run began {found}; {kept}")
 
 
-def check_inputs(config: RunConfig, root: Path, packs: Path | None = None) -> Pack:
-    """The prompts of a run whose settings, root and policy's folder are sound. Raises UserError, StorageError."""
-    pack = with_judge_prompts(load_pack(pack_path(config.domain, packs)), config.judge, packs=packs)
+def check_inputs(
+    config: RunConfig, root: Path, packs: Path | None = None, *, goes_on: RunFolder | None = None
+) -> Pack:
+    """The prompts of a run whose settings, root and policy's folder are sound: those that it keeps where it `goes_on`,
+    or where its pack lies elsewhere now. Raises UserError, StorageError.
+    """
+    there = goes_on or RunFolder(root / config.name)
+    try:
+        found = None if goes_on else pack_path(config.domain, packs)
+    except PromptError:
+        if not there.config.exists():
+            raise
+        found = None
+    pack = load_pack(found or there.prompts)
+    if found:
+        pack = with_judge_prompts(pack, config.judge, packs=packs)
     _check_settings(config, pack)
     _check_root(root)
     policy_path(config.model.path)
@@ -315,6 +337,18 @@ def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: P
             f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
             f"pack in {folder.prompts}"
         )
+
+
+def renamed_run(config: RunConfig, root: Path) -> Path | None:
+    """The folder in `root` that holds the run of this config under another name, where its own is not there."""
+    if RunFolder(root / config.name).config.exists():
+        return None
+    for file in sorted(root.glob("*/run.yaml")):
+        with suppress(ScopeError):
+            there = load_config(file)
+            if (there.name, there.hash) == (config.name, config.hash):
+                return file.parent
+    return None
 
 
 def _check_empty(folder: RunFolder) -> None:

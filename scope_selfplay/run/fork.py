@@ -227,4 +227,4 @@ def fork(
         return
     click.echo(f"{made.folder}: {shared_words(made.fork)}")
     click.echo(f"{made.linked} files are shared, {made.copied} copied")
-    click.echo(f"scope run --config {made.folder / 'run.yaml'} --root {made.folder.parent}")
+    click.echo(f"scope continue {made.folder}")

@@ -61,7 +61,7 @@ ELSEWHERE = {
     "scope models smollm2": "a package index: tests/vllm/test_real_loop.py",
     "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
     "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_loop.py",
-    "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
+    "scope continue runs/frozen": "the run that `scope fork` makes",
     "scope run --config k8s/runs/one-24gb/run.yaml ": "a GPU",
     "scope run --config k8s/runs/qwen3-8b/run.yaml --gpus ": "GPUs",
     "scope run --config examples/maths/run.yaml ": "a model that does sums: tests/integration/maths/test_training.py",

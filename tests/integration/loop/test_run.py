@@ -2,6 +2,9 @@
 
 import json
 import multiprocessing
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -21,6 +24,8 @@ from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from scope_selfplay.store.ratings import kept_solver
 from tests import schemas
+from tests.commands import ran
+from tests.doc_commands import environment
 from tests.integration.loop.policies import ARTICLES
 from tests.kills import die_before_write
 
@@ -155,6 +160,27 @@ def test_a_finished_run_returns_at_once_and_changes_nothing(
     run = open_run(config_of(speaking_policy), finished.path.parent, Progress())
     run_here(run)
     assert files() == before
+
+
+def test_a_run_that_was_killed_moved_and_renamed_is_the_one_that_stayed(
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
+) -> None:
+    undisturbed = records(finished.path.parent)
+    writes = int((finished.path.parent / "writes").read_text())
+    assert in_child(whole_run, speaking_policy, tmp_path / "runs", writes // 2) == -signal.SIGKILL
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "runs" / "tiny").rename(tmp_path / "elsewhere" / "b")
+    scope = [sys.executable, "-m", "scope_selfplay"]
+    done = ran([*scope, "continue", "elsewhere/b"], cwd=tmp_path, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    # The command of before begins no second one beside it.
+    settings = [word for each in settings_of(speaking_policy) for word in ("--set", each)]
+    again = [*scope, "run", "--root", "elsewhere", "--config", str(moved / "run.yaml"), *settings]
+    asked = ran(again, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, timeout=300)
+    assert asked.returncode == 64 and "`scope continue elsewhere/b` goes on with it" in asked.stderr
+    assert [each.name for each in moved.parent.iterdir()] == ["b"]
+    moved.rename(tmp_path / "runs" / "tiny")
+    assert records(tmp_path / "runs") == undisturbed
 
 
 FROZEN = ("challenger.freeze_after=1", "compare.stop=never")

@@ -1,22 +1,24 @@
 """Run directories and model directories: what is refused, what goes on, and that nothing is written over."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from scope_selfplay.base.errors import CheckpointError, ConfigError, RunMismatchError, UserError
-from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.errors import CheckpointError, ConfigError, PromptError, RunMismatchError, UserError
+from scope_selfplay.base.terminal import LineProgress, Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.checkpoints import policy_path
-from scope_selfplay.run.begin import open_run
+from scope_selfplay.prompts.folder import pack_path
+from scope_selfplay.run.begin import open_run, renamed_run, say_changes
 from scope_selfplay.run.given import GivenQuestion, candidate_of
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.train import tasks_to_train_on
 from scope_selfplay.stages.work import stage_sources, write_documents
 from scope_selfplay.store.files import write_records
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.folder import RunFolder, Stage
 
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
@@ -55,6 +57,31 @@ def test_a_new_run_keeps_config_prompts_and_corpus_and_the_same_command_opens_it
     assert load_config(run.folder.config).iterations == 3
     further = small_run(model, tmp_path, "iterations=4", "stop_after=1")
     assert load_config(further.folder.config).iterations == 4
+
+
+def test_a_run_goes_on_with_the_prompts_in_it_where_its_pack_lies_elsewhere_now(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "packs").mkdir()
+    pack = Path(shutil.copytree(pack_path("embedded"), tmp_path / "packs" / "mine"))
+    (pack / "kustomization.yaml").unlink()
+    run = small_run(model, tmp_path, f"domain={pack}")
+    pack.rename(tmp_path / "packs" / "yours")
+    assert small_run(model, tmp_path, f"domain={pack}").pack == run.pack
+    pack.mkdir()
+    refused(PromptError, "domain.yaml", model, tmp_path, f"domain={pack}")
+    moved = RunFolder(run.folder.path.rename(tmp_path / "renamed"))
+    assert renamed_run(run.config, tmp_path) == moved.path
+    said: list[str] = []
+    shutil.copytree(pack_path("wikipedia"), pack, dirs_exist_ok=True)
+    (pack / "kustomization.yaml").unlink()
+    opened = open_run(load_config(moved.config), tmp_path, LineProgress(said.append), folder=moved)
+    say_changes(opened)
+    assert (opened.pack, opened.folder.path) == (run.pack, moved.path)
+    assert said[-1].endswith(
+        "mine: other prompts since the run began; the run keeps its own, another --name begins one with these"
+    )
+    assert not run.folder.path.exists()
 
 
 @pytest.mark.parametrize(
