@@ -139,7 +139,6 @@ def run(settings: "RunConfig", root: Path, gpus: str | None, as_json: bool) -> N
     Without --config: the embedded world on this machine's CPU, no downloads, in a few minutes. Without --gpus all of it
     is one process.
     """
-    quiet_libraries()
     from scope_selfplay.base.errors import RunMismatchError
     from scope_selfplay.run.begin import renamed_run
 
@@ -164,7 +163,6 @@ def continue_run(
     """Go on with RUN, a run folder or a name under runs/, from what is in it: wherever it lies, whatever its folder and
     its prompt pack are called now.
     """
-    quiet_libraries()
     from scope_selfplay.base.errors import ConfigError
     from scope_selfplay.config.load import load_config
     from scope_selfplay.store.folder import RunFolder
@@ -184,6 +182,7 @@ def continue_run(
 def _run_to_its_end(
     settings: "RunConfig", root: Path, gpus: str | None, as_json: bool, folder: "RunFolder | None" = None
 ) -> None:
+    quiet_libraries()
     end_on_sigterm()
     with shown_progress() as progress:
         if gpus is not None:
@@ -206,7 +205,7 @@ def _run_to_its_end(
         from scope_selfplay.store.reader import RunReader
 
         with RunReader(opened.folder.path) as reader:
-            click.echo("\n".join(text_of(ending_sections(opened, reader))))
+            click.echo("\n".join(text_of(ending_sections(opened, reader, gpus))))
 
 
 @cli.command()

@@ -6,6 +6,8 @@ Exit codes are those of `errors.ExitCode`; a job and `scope` end alike.
 import math
 import os
 import select
+import shlex
+import shutil
 import signal
 import sys
 import time
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from statistics import fmean
 from threading import current_thread, main_thread
 from types import FrameType
@@ -25,8 +28,6 @@ from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, mac
 from scope_selfplay.base.text import one_line, printable
 
 _BARS = "▁▂▃▄▅▆▇█"
-_LEAST_WIDTH = {"title": 0, "of": 0, "curve": 110, "note": 0, "left": 76}
-"""The columns of the live table, and how wide a terminal is that has each."""
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""
 
@@ -143,15 +144,12 @@ class LiveProgress(Progress):
     def __init__(self, console: Any) -> None:
         from rich import progress, table
 
-        # What is said gives way first; then what a narrow terminal can do without.
-        note = table.Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        names = [name for name, least in _LEAST_WIDTH.items() if console.width >= least]
-        cells = [
-            progress.TextColumn(
-                f"{{task.fields[{name}]}}", markup=False, table_column=note if name == "note" else None
-            )
-            for name in names
-        ]
+        def cell(text: str, **width: Any) -> progress.TextColumn:
+            return progress.TextColumn(text, markup=False, table_column=table.Column(no_wrap=True, **width))
+
+        # What is said gives way on a narrow terminal, the curve behind it first.
+        said = cell("{task.fields[note]}  {task.fields[curve]}", overflow="ellipsis", ratio=1)
+        cells = [cell("{task.fields[title]}"), cell("{task.fields[of]}"), said, cell("{task.fields[left]}")]
         columns = [progress.TextColumn("{task.description}"), *cells, progress.TimeElapsedColumn()]
         self._live = progress.Progress(*columns, console=console, refresh_per_second=4, expand=True)
         self._curve: list[float] = []
@@ -166,8 +164,8 @@ class LiveProgress(Progress):
 
     def begin(self, title: str, total: int | None) -> None:
         self._began, self._total, self._curve = time.monotonic(), total, []
-        empty: dict[str, Any] = dict.fromkeys(_LEAST_WIDTH, "") | {"title": printable(title)}
-        self._stage = self._live.add_task("[bold]>[/bold]", total=total, **empty)
+        empty: dict[str, Any] = dict.fromkeys(("of", "curve", "note", "left"), "")
+        self._stage = self._live.add_task("[bold]>[/bold]", total=total, title=printable(title), **empty)
 
     def advance(self, done: int, note: str = "") -> None:
         of = f"{done} of {self._total}" if self._total else ""
@@ -193,6 +191,17 @@ class LiveProgress(Progress):
 _INTERRUPTED_QUERY = "Query interrupted"
 """What DuckDB makes of a Ctrl-C while it works, as a RuntimeError."""
 _STOPPED = "stopped; run the same command to go on"
+
+
+def scope_command() -> str:
+    """What this `scope` is called by in the shell that started it."""
+    own, found = Path(sys.executable).with_name("scope"), shutil.which("scope")
+    if found and own.exists() and Path(found).samefile(own):
+        return "scope"
+    if not own.exists():
+        return f"{shlex.quote(sys.executable)} -m scope_selfplay"
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 def run_command(command: click.Command, name: str) -> None:

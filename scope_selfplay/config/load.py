@@ -222,20 +222,10 @@ def _problem(first: ErrorDetails) -> str:
         return f"{key}: {message}"
     found = repr(first["input"])
     shown = found if len(found) <= _LONGEST_SHOWN else f"{found[:_LONGEST_SHOWN]}..."
-    if first["type"] == "string_pattern_mismatch" and (meaning := _meaning(first["loc"])):
-        # A pattern tells a person nothing.
-        return f"{key}: found {shown}, expected: {meaning}"
+    if key == "name":
+        # Its pattern tells a person nothing.
+        message = f"expected: {RunConfig.model_fields[key].description}"
     return f"{key or 'run'}: found {shown}, {message[0].lower() + message[1:]}"
-
-
-def _meaning(setting: Sequence[int | str]) -> str:
-    """What a setting is, in one line; "" where it is in a list or a mapping."""
-    model: Any = RunConfig
-    for name in setting[:-1]:
-        model = getattr(model, "model_fields", {}).get(name)
-        model = model and model.annotation
-    field = getattr(model, "model_fields", {}).get(setting[-1])
-    return " ".join((field.description or "").split()).rstrip(".") if field else ""
 
 
 def _nearest_setting(key: str) -> str | None:

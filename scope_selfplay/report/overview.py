@@ -6,14 +6,16 @@
 From a run's folder alone, finished or running; what was not measured is absent and never zero.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pydantic import Field
 
 from scope_selfplay.base.intervals import shown
-from scope_selfplay.base.terminal import Table, first_and_last
+from scope_selfplay.base.terminal import Table, first_and_last, scope_command
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason, Value
 from scope_selfplay.judge.account import read_account
@@ -40,11 +42,7 @@ from scope_selfplay.store.reader import RunReader
 _BINS = 10
 _FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
 """What a reader of a training wants to see first; the rest follows as it was logged."""
-_SCORES, _GROUPS = "Tried tasks by mean score", "By task type and searches made"
-_SIGNALS = "Every signal"
-_DETAILS = (_SCORES, _GROUPS, _SIGNALS)
-"""Tables that the end of a run leaves out."""
-_LONGEST = 400
+_LONGEST = 160
 """Characters of an answer that the end of a run shows."""
 
 
@@ -77,13 +75,13 @@ def recorded_sections(reader: RunReader) -> list[Section]:
     return [Section(title, facts), _held_out(reader), *(each for each in iterations if each.parts)]
 
 
-def _held_out(reader: RunReader) -> Section:
+def _held_out(reader: RunReader, *, brief: bool = False) -> Section:
     kept, rows = kept_solver(reader.folder), []
     # Those of the newest comparison cover all checkpoints.
     ratings = read_ratings(reader.folder, kept.ruled_in) if kept else None
     if kept is None or ratings is None or not ratings.held_out:
         return Section("Held-out tasks", ["No checkpoint has been compared yet."])
-    names = list(dict.fromkeys(name for groups in ratings.held_out.values() for name in groups))
+    names = ["all"] if brief else [*dict.fromkeys(chain.from_iterable(ratings.held_out.values()))]
     for solver, groups in ratings.held_out.items():
         whole, rating = groups.get("all"), ratings.ratings.get(solver)
         interval = ratings.intervals.get(solver)
@@ -98,7 +96,8 @@ def _held_out(reader: RunReader) -> Section:
             )
         )
     head = ("Solver", *names, "tasks", "", "rating", "in units of the judge's margin")
-    parts: list[Part] = [Table("", head, tuple(rows))]
+    shown_columns = 4 if brief else len(head)
+    parts: list[Part] = [Table("", head[:shown_columns], tuple(row[:shown_columns] for row in rows))]
     parts.append(f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)")
     return Section("Held-out tasks: mean share of the rubric met, 95 % interval", parts)
 
@@ -149,9 +148,9 @@ def _task_making(reader: RunReader, number: int) -> Iterator[Table]:
             below = high if row < _BINS - 1 else None
             name = Link(f"{low:.1f}-{high:.1f}", "tasks", iteration=number, low=low, below=below)
             rows.append((name, f"{count:,}", Bar(count / max(counts.values()))))
-        yield Table(_SCORES, ("mean score", "tasks", ""), tuple(rows))
+        yield Table("Tried tasks by mean score", ("mean score", "tasks", ""), tuple(rows))
     if groups := [*_groups(reader, number, "type"), *_groups(reader, number, "search_turns")]:
-        yield Table(_GROUPS, ("", "kept", "of", "mean score"), tuple(groups))
+        yield Table("By task type and searches made", ("", "kept", "of", "mean score"), tuple(groups))
 
 
 def _groups(reader: RunReader, number: int, field: str) -> Iterator[tuple[str, ...]]:
@@ -217,7 +216,7 @@ def health_section(checkups: Sequence[Checkup] | None) -> Section:
         for name in dict.fromkeys(name for checkup in checkups for name in checkup.costs)
     ]
     title = f"Health: {len(parts) or 'no'} warnings"
-    parts.append(Table(_SIGNALS, ("signal", *numbers, "unit", "healthy"), tuple(rows)))
+    parts.append(Table("Every signal", ("signal", *numbers, "unit", "healthy"), tuple(rows)))
     return Section(title, [*parts, Table("What it took", ("", *numbers), tuple(costs))] if costs else parts)
 
 
@@ -276,38 +275,49 @@ def _curves(reader: RunReader, number: int, stage: Stage) -> dict[str, dict[int,
     return found
 
 
-def ending_sections(run: Run, reader: RunReader) -> list[Section]:
-    """What a person reads when `scope run` ends: the run, one held-out task, where things are, what to do next."""
+def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> list[Section]:
+    """What a person reads when `scope run` ends, in less than a screen: what became of the run, one held-out task, and
+    what to do next with it.
+    """
     folder, kept = run.folder, kept_solver(run.folder)
     last = kept.ruled_in if kept else 0
     example = _example(reader, list(read_ratings(folder, last).held_out) if kept else [])
-    places = [("corpus.jsonl", "the documents of this run"), ("summary.json", "these numbers")]
-    if last:
-        places.append(
-            (f"iteration-{last:02d}/tasks/", "candidates, rollouts and grades, one JSON object a line")
+    health, found = health_section(examine(reader))
+    # A warning with the first task behind it.
+    warnings = [
+        Folded(each.title, each.lines[:2]) if isinstance(each, Folded) else each
+        for each in found
+        if not isinstance(each, Table)
+    ]
+    head = ("iteration", "candidates", "accepted", "their mean score", "most rejected as", "minutes")
+    rows = tuple(
+        (
+            *(f"{each.iteration}", f"{each.candidates:,}", f"{each.accepted:,}"),
+            "" if each.mean_score is None else f"{each.mean_score:.2f}",
+            next((f"{reason} {count:,}" for reason, count in each.rejected.items()), ""),
+            f"{sum(each.seconds.values()) / 60:.1f}",
         )
-    if kept:
-        places.append(("best/", f"the Solver that was kept, {kept.solver}"))
-    again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
+        for each in (_summary_of(reader, run, number) for number in range(1, last + 1))
+    )
+    scope, place = scope_command(), shlex.quote(str(folder.path))
+    again, why = f"{scope} continue {place}", "the iterations that are left"
+    if last >= run.config.iterations:
+        again, why = f"{again} --iterations {last + 1}", "one more iteration"
     # What in the run's own config would end the command at once.
-    if run.config.stop_after is not None:
-        again += " --set stop_after=null"
     if last and run.stop_reason(last):
         again += " --set compare.stop=never"
     following = [
-        (again, "one more iteration"),
-        ("scope run --name other --seed 1", "another seed, another run"),
-        ("scope config", "every setting and its value"),
-    ]
-    brief = [
-        Section(title, [part for part in parts if not (isinstance(part, Table) and part.title in _DETAILS)])
-        for title, parts in (*run_sections(reader, examine(reader)), *training_sections(reader))
+        (again + (f" --gpus {gpus}" if gpus else ""), why),
+        (f"{scope} view {place}", "all of it in the browser"),
+        (f"{scope} tasks ls {place} --status accepted", "the tasks that were kept"),
+        (f"{scope} report {place}", "all numbers and curves, and why tasks were rejected"),
     ]
     return [
-        *brief,
-        *([Section("One held-out task (`scope tasks show` has them all)", example)] if example else []),
-        Section(f"Where things are: {folder.path}/", [Table("", ("", ""), tuple(places))]),
-        Section("What next", [f"{command}   {why}" for command, why in following]),
+        *(recorded_sections(reader)[0], _held_out(reader, brief=True)),
+        *([Section("Iterations", [Table("", head, rows)])] if rows else []),
+        Section(health, warnings),
+        *([Section("One held-out task", example)] if example else []),
+        Section("What next", [Table("", ("", ""), tuple(following))]),
     ]
 
 

@@ -1,6 +1,7 @@
 """The first hour of a person: the real command in a fresh folder, and what it prints."""
 
 import io
+import os
 import re
 import shutil
 import sys
@@ -77,3 +78,21 @@ def test_a_run_that_is_deleted_while_it_is_viewed_is_a_page_that_says_so(tmp_pat
         for path in ("/", "/tasks", "/compare", "/training"):
             got = opened.get(path)
             assert got.status_code == 404 and "was deleted or moved" in got.text
+
+
+def test_next_steps_name_the_program_as_this_shell_reaches_it(tmp_path: Path) -> None:
+    programs = tmp_path / "my project" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    code = "from scope_selfplay.base.terminal import scope_command; print(scope_command())"
+    site = os.pathsep.join([environment()["PYTHONPATH"], *sys.path])
+
+    def named(path: Path, folder: Path) -> str:
+        env = {**environment(), "PATH": str(path), "PYTHONPATH": site}
+        return ran([str(programs / "python"), "-c", code], cwd=folder, env=env).stdout.strip()
+
+    assert named(tmp_path, tmp_path) == f"'{programs / 'python'}' -m scope_selfplay"
+    (programs / "scope").touch(mode=0o755)
+    assert named(programs, tmp_path) == "scope"
+    assert named(tmp_path, programs.parents[1]) == ".venv/bin/scope"
+    assert named(tmp_path, tmp_path / "my project" / ".venv") == "bin/scope"

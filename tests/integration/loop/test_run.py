@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shlex
 import signal
 import subprocess
 import sys
@@ -173,6 +174,19 @@ def test_a_run_that_was_killed_moved_and_renamed_is_the_one_that_stayed(
     scope = [sys.executable, "-m", "scope_selfplay"]
     done = ran([*scope, "continue", "elsewhere/b"], cwd=tmp_path, env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
+    # Every next step works as it is printed.
+    steps = [line.strip().split("  ")[0] for line in done.stdout.partition("What next\n")[2].splitlines()]
+    again, view, *others = (shlex.split(step) for step in steps)
+    assert again[-4:] == ["continue", "elsewhere/b", "--set", "compare.stop=never"]
+    for step in others:
+        shown = ran(step, cwd=tmp_path, env=environment(), timeout=120)
+        assert shown.returncode == 0 and shown.stdout, step
+    viewing = [*view, "--port", "0"]
+    with subprocess.Popen(
+        viewing, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as viewer:
+        assert viewer.stderr and "showing elsewhere/b at http" in viewer.stderr.readline()
+        viewer.terminate()
     # The command of before begins no second one beside it.
     settings = [word for each in settings_of(speaking_policy) for word in ("--set", each)]
     again = [*scope, "run", "--root", "elsewhere", "--config", str(moved / "run.yaml"), *settings]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
 from scope_selfplay.report.overview import ending_sections, summarise
@@ -123,8 +125,9 @@ def test_the_summary_has_exactly_the_agreed_keys_and_the_numbers_of_the_folders(
     assert (solver["reward_first"], solver["rubric_first"], solver["rubric_curve"]) == (1.0, None, [])
 
 
-def test_the_page_shows_funnel_curves_held_out_and_what_next(run: Run) -> None:
-    page = re.sub(" +", " ", ending_of(run))
+def test_the_report_shows_funnel_curves_held_out_and_the_end_what_next(run: Run) -> None:
+    whole = CliRunner().invoke(cli, ["report", str(run.folder.path)]).stdout
+    page, ending = (re.sub(" +", " ", text) for text in (whole, ending_of(run)))
     for part in (
         "== Iteration 1",
         " too_hard 3\n",
@@ -134,22 +137,28 @@ def test_the_page_shows_funnel_curves_held_out_and_what_next(run: Run) -> None:
         "Ruling: promote: S_1 is better than S_0",
         " S_0 0.300 [0.200, 0.400] 0.400 [0.300, 0.500] 100 #########",
         " S_1 (kept) 0.400",
-        "iteration-01/solver/checkpoint, best/",
-        " candidates, rollouts and grades, one JSON object a line",
-        "--set iterations=2 one more",
     ):
         assert part in page, part
-    assert "stop" not in page
+    for part in (
+        " S_1 (kept) 0.400 [0.300, 0.500] 100 ############\n",
+        "iteration-01/solver/checkpoint, best/",
+        "\n 1 6 2 0.50 too_hard 3 0.1\n",
+        "tiny the iterations that are left\n",
+        "tiny --status accepted the tasks that were kept\n",
+    ):
+        assert part in ending, part
+    assert "stop" not in ending and len(ending.splitlines()) < 30
 
 
 def test_the_command_that_goes_on_undoes_what_ended_the_run(run: Run) -> None:
     def ending_with(setting: str) -> str:
-        return ending_of(Run(load_config(None, ["name=tiny", "iterations=2", setting]), run.folder, run.pack))
+        return ending_of(Run(load_config(None, ["name=tiny", "iterations=1", setting]), run.folder, run.pack))
 
-    assert " --set iterations=2 --set stop_after=null   one more" in ending_with("stop_after=1")
+    # What `stop_after` ended `scope continue` goes on with.
+    assert "tiny --iterations 2  " in ending_with("stop_after=1")
     file = run.folder.stage(1, Stage.COMPARE).path / "ratings.json"
     write_atomic(file, json.dumps({**json.loads(file.read_text()), "decision": "stop"}))
-    assert " --set iterations=2 --set compare.stop=never " in ending_with("compare.stop=worse")
+    assert " --iterations 2 --set compare.stop=never " in ending_with("compare.stop=worse")
 
 
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run) -> None:
