@@ -4,6 +4,8 @@ import sys
 
 
 def main() -> None:
+    if sys.platform == "win32":
+        sys.exit("scope: Windows needs WSL (`wsl --install`); install and run scope in there")
     try:
         from scope_selfplay.cli import main as command_line
     except KeyboardInterrupt:

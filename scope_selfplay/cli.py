@@ -173,9 +173,7 @@ def continue_run(
     settings = load_config(folder.config, ("stop_after=null", *overrides), options=options)
     place = folder.path.resolve()
     if gpus is not None and place.name != settings.name:
-        raise ConfigError(
-            f"--gpus: its processes look for the run in a folder {settings.name}; rename {place} to it"
-        )
+        raise ConfigError(f"--gpus: its processes look for a folder {settings.name}; rename {place}")
     _run_to_its_end(settings, place.parent, gpus, as_json, folder)
 
 

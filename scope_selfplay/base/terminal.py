@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from io import TextIOWrapper
 from pathlib import Path
 from statistics import fmean
 from threading import current_thread, main_thread
@@ -27,7 +28,7 @@ import click
 from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, machine_fault
 from scope_selfplay.base.text import one_line, printable
 
-_BARS = "▁▂▃▄▅▆▇█"
+_BARS, _BARS_IN_ASCII = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""
 
@@ -86,7 +87,14 @@ class Activity:
 def bars(values: Sequence[float], most: int = 24) -> str:
     """One bar a value between 0 and 1; of a longer curve the last ones."""
     kept = [min(max(value, 0.0), 1.0) for value in values[-most:] if math.isfinite(value)]
-    return "".join(_BARS[min(int(value * len(_BARS)), len(_BARS) - 1)] for value in kept)
+    drawn = _BARS if _shows_unicode() else _BARS_IN_ASCII
+    return "".join(drawn[min(int(value * len(drawn)), len(drawn) - 1)] for value in kept)
+
+
+def _shows_unicode() -> bool:
+    """Whether our output is UTF-8, and not only because Python takes no other for the locale C."""
+    is_plain = os.environ.get("LC_ALL") in ("C", "POSIX")
+    return not is_plain and (sys.stdout.encoding or "utf-8").lower().startswith("utf")
 
 
 def first_and_last(values: Sequence[float]) -> tuple[float, float] | None:
@@ -145,10 +153,11 @@ class LiveProgress(Progress):
         from rich import progress, table
 
         def cell(text: str, **width: Any) -> progress.TextColumn:
-            return progress.TextColumn(text, markup=False, table_column=table.Column(no_wrap=True, **width))
+            column = table.Column(no_wrap=True, overflow="ellipsis" if _shows_unicode() else "crop", **width)
+            return progress.TextColumn(text, markup=False, table_column=column)
 
         # What is said gives way on a narrow terminal, the curve behind it first.
-        said = cell("{task.fields[note]}  {task.fields[curve]}", overflow="ellipsis", ratio=1)
+        said = cell("{task.fields[note]}  {task.fields[curve]}", ratio=1)
         cells = [cell("{task.fields[title]}"), cell("{task.fields[of]}"), said, cell("{task.fields[left]}")]
         columns = [progress.TextColumn("{task.description}"), *cells, progress.TimeElapsedColumn()]
         self._live = progress.Progress(*columns, console=console, refresh_per_second=4, expand=True)
@@ -207,8 +216,14 @@ def scope_command() -> str:
 def run_command(command: click.Command, name: str) -> None:
     """Run a command line to its end: every error that we raise on purpose becomes one line and its exit code."""
     sys.unraisablehook = _raise_again
+    for stream in (sys.stdout, sys.stderr):
+        # What documents and models say is shown in any locale, escaped where it has no such letter.
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    # click does not know of it, rich does.
+    colour = False if os.environ.get("NO_COLOR") else None
     try:
-        ended = command.main(prog_name=name, standalone_mode=False)
+        ended = command.main(prog_name=name, standalone_mode=False, color=colour)
         # What a command gives to `Context.exit`; click returns it where it does not exit itself.
         if isinstance(ended, int) and ended:
             sys.exit(ended)

@@ -143,7 +143,7 @@ def report(run: str, output: Path | None, force: bool, samples: int, as_json: bo
     RUN may be a folder of `scope eval`, too: its leaderboard, differences, costs.
     """
     from scope_selfplay.report.health import examine
-    from scope_selfplay.report.overview import run_sections, training_sections
+    from scope_selfplay.report.overview import run_sections
     from scope_selfplay.report.rendering import render_evaluation, render_report
     from scope_selfplay.report.sections import evaluation_sections, json_of, text_of
     from scope_selfplay.store.files import write_atomic
@@ -161,10 +161,7 @@ def report(run: str, output: Path | None, force: bool, samples: int, as_json: bo
             )
             click.echo(output)
             return
-        if evaluation:
-            sections = evaluation_sections(evaluation)
-        else:
-            sections = [*run_sections(reader, examine(reader)), *training_sections(reader)]
+        sections = evaluation_sections(evaluation) if evaluation else run_sections(reader, examine(reader))
     if as_json:
         click.echo(evaluation.result().model_dump_json(indent=1) if evaluation else json_of(sections))
     else:

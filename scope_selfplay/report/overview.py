@@ -23,7 +23,7 @@ from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.record import short_name, task_changes
 from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part, Section
-from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Signal
+from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Signal, cut
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.store.card import judge_noise
@@ -39,16 +39,15 @@ from scope_selfplay.store.ratings import (
 )
 from scope_selfplay.store.reader import RunReader
 
-_BINS = 10
+_BINS, _SHORT = 10, 160
 _FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
 """What a reader of a training wants to see first; the rest follows as it was logged."""
-_LONGEST = 160
-"""Characters of an answer that the end of a run shows."""
 
 
 def run_sections(reader: RunReader, checkups: Sequence[Checkup] | None) -> list[Section]:
     """`checkups` is None while they are measured. Raises RecordError for a damaged file."""
-    return [*recorded_sections(reader), *judged_sections(reader), health_section(checkups)]
+    measured = [*recorded_sections(reader), *judged_sections(reader), health_section(checkups)]
+    return [*measured, *training_sections(reader)]
 
 
 def recorded_sections(reader: RunReader) -> list[Section]:
@@ -283,12 +282,8 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     last = kept.ruled_in if kept else 0
     example = _example(reader, list(read_ratings(folder, last).held_out) if kept else [])
     health, found = health_section(examine(reader))
-    # A warning with the first task behind it.
-    warnings = [
-        Folded(each.title, each.lines[:2]) if isinstance(each, Folded) else each
-        for each in found
-        if not isinstance(each, Table)
-    ]
+    # With the first task behind each.
+    warnings = [Folded(each.title, each.lines[:2]) for each in found if isinstance(each, Folded)]
     head = ("iteration", "candidates", "accepted", "their mean score", "most rejected as", "minutes")
     rows = tuple(
         (
@@ -336,16 +331,11 @@ def _example(reader: RunReader, names: Sequence[str]) -> list[Part]:
         for attempt in reader.attempts_on(told.task_id)
         if attempt.stage is Stage.COMPARE
     }
-    parts: list[Part] = [_shortened(told.text)]
+    parts: list[Part] = [cut(one_line(told.text), _SHORT)]
     for name, score in ((names[0], told.before), (names[-1], told.after)):
         met = "not graded" if score is None else f"{score:.2f}"
-        parts.append(f"{name} ({met}): {_shortened(answers.get(name) or 'no answer')}")
+        parts.append(f"{name} ({met}): {cut(one_line(answers.get(name) or 'no answer'), _SHORT)}")
     return parts
-
-
-def _shortened(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 class IterationSummary(Value):

@@ -23,7 +23,7 @@ from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.report.health import examine
-from scope_selfplay.report.overview import run_sections, training_sections
+from scope_selfplay.report.overview import run_sections
 from scope_selfplay.report.record import (
     describe_item,
     describe_task,
@@ -160,11 +160,7 @@ def render_report(reader: RunReader, samples: int = SAMPLES) -> str:
     """A run: its overview, its training, and sample tasks. Raises RecordError for a damaged run."""
     name = reader.settings.get("name", reader.folder.path.name)
     tasks: list[Folded | str] = [*_samples(reader, samples)] or ["None yet."]
-    shown = [
-        *run_sections(reader, examine(reader)),
-        *training_sections(reader),
-        Section("Sample tasks", tasks),
-    ]
+    shown = [*run_sections(reader, examine(reader)), Section("Sample tasks", tasks)]
     return saved_page(f"{name}: self-play report", shown)
 
 

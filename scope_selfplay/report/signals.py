@@ -192,7 +192,7 @@ class Checkup(NamedTuple):
 
 def evidence(iteration: int, task_id: str, task: str, shown: str = "") -> Evidence:
     """With texts cut to what a line or two can show."""
-    return Evidence(iteration=iteration, task_id=task_id, task=_cut(task), shown=_cut(shown))
+    return Evidence(iteration=iteration, task_id=task_id, task=cut(task), shown=cut(shown))
 
 
 def measured(found: Estimate, about: str = "", behind: tuple[Evidence, ...] = ()) -> Signal:
@@ -205,8 +205,8 @@ def signal_of(name: str, found: Signal | float | None) -> Signal:
     return replace(known, name=name, behind=known.behind[:SHOWN])
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rstrip()} …"
+def cut(text: str, longest: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= longest else f"{text[:longest].rstrip()} …"
 
 
 _TEXTS = {

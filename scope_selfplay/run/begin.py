@@ -341,9 +341,8 @@ def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: P
 
 def renamed_run(config: RunConfig, root: Path) -> Path | None:
     """The folder in `root` that holds the run of this config under another name, where its own is not there."""
-    if RunFolder(root / config.name).config.exists():
-        return None
-    for file in sorted(root.glob("*/run.yaml")):
+    own = RunFolder(root / config.name).config
+    for file in [] if own.exists() else sorted(root.glob("*/run.yaml")):
         with suppress(ScopeError):
             there = load_config(file)
             if (there.name, there.hash) == (config.name, config.hash):

@@ -124,7 +124,7 @@ def exam_lines(folder: RunFolder) -> list[str]:
 
 def judge_noise(folder: RunFolder) -> str:
     """How a run's judge errs on purpose; "" where it does not."""
-    settings = yaml.safe_load(folder.config.read_text()) if folder.config.exists() else None
+    settings = yaml.safe_load(folder.config.read_text(encoding="utf-8")) if folder.config.exists() else None
     return NoiseConfig.model_validate(((settings or {}).get("judge") or {}).get("noise") or {}).description
 
 

@@ -286,7 +286,7 @@ def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
             f"{folder.path}: not a run folder (it has no {folder.config.name}); give a folder that `scope run` made"
         )
     try:
-        found = yaml.safe_load(folder.config.read_text())
+        found = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         found = None
     if not isinstance(found, dict):

@@ -2,9 +2,12 @@
 
 import io
 import os
+import pty
 import re
 import shutil
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -96,3 +99,66 @@ def test_next_steps_name_the_program_as_this_shell_reaches_it(tmp_path: Path) ->
     assert named(programs, tmp_path) == "scope"
     assert named(tmp_path, programs.parents[1]) == ".venv/bin/scope"
     assert named(tmp_path, tmp_path / "my project" / ".venv") == "bin/scope"
+
+
+CURVE = """
+from scope_selfplay.base.terminal import bars, run_command, shown_progress
+import click
+
+@click.command()
+def work():
+    with shown_progress() as progress:
+        progress.begin("make tasks", 2)
+        progress.plot(0.5)
+        progress.say("Käse, 東京")
+    click.echo(f"Käse, 東京 {bars([0.0, 0.5, 1.0])}")
+
+run_command(work, "scope")
+"""
+
+
+@pytest.mark.parametrize(
+    ("locale", "shown"),
+    [
+        ("C.UTF-8", "Käse, 東京 ▁▅█"),
+        ("C", "Käse, 東京 _=#"),
+        ("de_DE.ISO-8859-1", "Käse, \\u6771\\u4eac _=#"),
+    ],
+)
+def test_a_locale_without_blocks_gets_bars_in_ascii_and_ends_nothing(
+    tmp_path: Path, locale: str, shown: str
+) -> None:
+    if "ISO" in locale:
+        made = ["localedef", "-c", "-i", "de_DE", "-f", "ISO-8859-1", str(tmp_path / locale)]
+        if shutil.which("localedef") is None or ran(made).returncode != 0:
+            pytest.skip("needs the sources of locales")
+    env = {**environment(), "LC_ALL": locale, "LOCPATH": str(tmp_path)}
+    encoding = "latin-1" if "ISO" in locale else "utf-8"
+    (tmp_path / "curve.py").write_text(CURVE, encoding="utf-8")
+    done = ran([sys.executable, str(tmp_path / "curve.py")], env=env, encoding=encoding)
+    assert (done.returncode, done.stdout) == (0, f"{shown}\n"), done.stderr
+    pack = scope(tmp_path, "prompts", "show", "wikipedia", LC_ALL=locale, LOCPATH=str(tmp_path))
+    assert pack.returncode == 0, pack.stderr
+
+
+@pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_is_coloured_but_for_those_who_want_none(
+    tmp_path: Path, env: dict[str, str], is_coloured: bool
+) -> None:
+    command = [sys.executable, "-m", "scope_selfplay", "doctor"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, cwd=tmp_path, env=environment() | env, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # How Linux says that the other end is closed.
+            while part := os.read(ours, 4096):
+                said += part
+    os.close(ours)
+    assert b"torch" in said and (b"\x1b[3" in said) == is_coloured
+    assert "\x1b" not in scope(tmp_path, "doctor", **env).stdout
+
+
+def test_windows_is_told_of_wsl_in_the_first_line() -> None:
+    code = "import sys; sys.platform = 'win32'; from scope_selfplay.__main__ import main; main()"
+    done = ran([sys.executable, "-c", code], env=environment())
+    assert done.returncode and done.stderr.startswith("scope: Windows needs WSL")
