@@ -217,15 +217,19 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     """
     from scope_selfplay.base.errors import raise_for_stops
     from scope_selfplay.base.terminal import show_findings
-    from scope_selfplay.plan.commands import preflight_of
+    from scope_selfplay.inference.checkpoints import check_policy, policy_path
+    from scope_selfplay.plan.preflight import examine
+    from scope_selfplay.run.begin import check_inputs, run_documents
 
     quiet_libraries()
-    checks = preflight_of(settings, root)
+    pack = check_inputs(settings, root)
+    check_policy(policy_path(settings.model.path), settings)
+    checks = examine(settings, pack, run_documents(settings, pack), root)
     if as_json:
         click.echo(json.dumps([vars(check) for check in checks], indent=1))
     else:
         show_findings(checks)
-    raise_for_stops(checks)
+    raise_for_stops(checks, are_shown=True)
 
 
 _RUN = click.argument("run")

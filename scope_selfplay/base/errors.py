@@ -138,12 +138,15 @@ def passed(is_fine: object) -> State:
     return State.OK if is_fine else State.WARNING
 
 
-def raise_for_stops(findings: Sequence[Finding]) -> None:
-    """Raises ConfigError, or OutsideError where nothing of the user's has to change, for what stops a run."""
+def raise_for_stops(findings: Sequence[Finding], *, are_shown: bool = False) -> None:
+    """Raises ConfigError, or OutsideError where nothing of the user's has to change, for what stops a run; of what is
+    shown it counts them.
+    """
     stops = sorted((each for each in findings if each.state is State.STOP), key=lambda each: each.is_outside)
     if stops:
         more = f" (and {len(stops) - 1} more: `scope preflight` shows all)" if stops[1:] else ""
-        raise (OutsideError if stops[0].is_outside else ConfigError)(f"{stops[0]}{more}")
+        said = f"{len(stops)} of {len(findings)} checks stop the run" if are_shown else f"{stops[0]}{more}"
+        raise (OutsideError if stops[0].is_outside else ConfigError)(said)
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:

@@ -205,12 +205,10 @@ _STOPPED = "stopped; run the same command to go on"
 def scope_command() -> str:
     """What this `scope` is called by in the shell that started it."""
     own, found = Path(sys.executable).with_name("scope"), shutil.which("scope")
-    if found and own.exists() and Path(found).samefile(own):
-        return "scope"
     if not own.exists():
         return f"{shlex.quote(sys.executable)} -m scope_selfplay"
-    here = Path.cwd()
-    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
+    is_found = found is not None and own.samefile(found)
+    return "scope" if is_found else shlex.quote(str(own).removeprefix(f"{Path.cwd()}/"))
 
 
 def run_command(command: click.Command, name: str) -> None:

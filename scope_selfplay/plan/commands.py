@@ -17,18 +17,6 @@ from scope_selfplay.plan.memory import Parts, PodMemory
 from scope_selfplay.plan.preflight import WHAT
 from scope_selfplay.plan.size import Assumptions
 
-
-def preflight_of(settings: RunConfig, root: Path) -> list[Finding]:
-    """Every check of a run that is to begin. Raises UserError as the run would, for what cannot be read at all."""
-    from scope_selfplay.inference.checkpoints import check_policy, policy_path
-    from scope_selfplay.plan.preflight import examine
-    from scope_selfplay.run.begin import check_inputs, run_documents
-
-    pack = check_inputs(settings, root)
-    check_policy(policy_path(settings.model.path), settings)
-    return examine(settings, pack, run_documents(settings, pack), root)
-
-
 _COUNTS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
 _DISK = ("disk_gib", "kept_gib")

@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from scope_selfplay.base.gates import DEFAULT_GATES
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
-from scope_selfplay.config.judge import JudgeConfig
+from scope_selfplay.config.judge import JudgeConfig, JudgeRole
 from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
 from scope_selfplay.corpus.read import reserves_pages, survey
 from scope_selfplay.corpus.sample import page_by_page, page_of, shuffled
@@ -160,23 +161,24 @@ def _advice(needs: Sequence[DocumentNeed], pool: Pool) -> str:
 
 _ASKED = 8
 """Documents that a retriever is asked for."""
+_REACHED = 4.0
+"""Seconds in which a server is to answer that it is there; its work may take longer."""
 _READ_BY_RULE = 50
 """Documents that the embedded judge is tried on."""
 
 
-def check_servers(config: RunConfig, documents: Sequence[Document]) -> Iterator[Finding]:
-    """Retriever, judge and partners; nothing for what runs in this process and needs nobody."""
+def check_servers(config: RunConfig, documents: Sequence[Document]) -> list[Finding]:
+    """Retriever, judge and partners, asked at the same time; nothing for what runs here and needs nobody."""
+    asked: dict[str, Callable[[], Finding]] = {"judge": partial(_judge, "judge", config.judge, documents)}
     if config.search.url is not None and documents:
-        yield _answered("retriever", partial(_retriever, config, documents))
-    yield _answered("judge", partial(_judge, "judge", config.judge, documents))
+        asked = {"retriever": partial(_retriever, config, documents), **asked}
     if config.judge.evaluate:
-        yield _answered(
-            "deciding judge", lambda: _judge("deciding judge", config.judge.deciding[0], documents)
-        )
+        asked["deciding judge"] = partial(_judge, "deciding judge", config.judge.deciding[0], documents)
     for role in Role:
-        partner = partner_of(config, role)
-        if partner is not None:
-            yield _answered(f"partner {role.value}", partial(_partner, role, partner))
+        if (partner := partner_of(config, role)) is not None:
+            asked[f"partner {role.value}"] = partial(_partner, role, partner)
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(_answered, asked, asked.values()))
 
 
 def _answered(what: str, check: Callable[[], Finding]) -> Finding:
@@ -188,7 +190,8 @@ def _answered(what: str, check: Callable[[], Finding]) -> Finding:
 
 def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
     """An index of other passages finds nothing of what tasks are about; more passages than the run's are fine."""
-    found = at_once(ask_retriever(config.search, documents, _ASKED))
+    settings = config.search.model_copy(update={"outage": min(_REACHED, config.search.outage)})
+    found = at_once(ask_retriever(settings, documents, _ASKED))
     there = f"{config.search.url} answers with {found.record.rows:,} passages"
     if found.is_same:
         return Finding("retriever", f"{there}, those of the run's {len(documents):,} documents", State.OK)
@@ -203,6 +206,9 @@ def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
 def _judge(what: str, settings: JudgeConfig, documents: Sequence[Document]) -> Finding:
     match settings.kind:
         case "model":
+            endpoints = {(each := settings.endpoint_of(role)).each_url: each for role in JudgeRole}
+            for endpoint in endpoints.values():
+                ask_replicas("judge.endpoint", endpoint, _REACHED)
             models = at_once(ask_endpoints(settings))
             return Finding(what, f"{', '.join(models)} answers", State.OK)
         case "lexical" if documents and not any(
@@ -230,13 +236,12 @@ def _exam(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Pa
         yield Finding("judge's exam", doubts, State.WARNING)
     if not fails and not doubts:
         asked = sum(each.asked for each in exam.questions.values())
-        yield Finding(
-            "judge's exam", f"passed: {len(exam.questions)} questions, {asked} judgements", State.OK
-        )
+        passed = f"passed: {len(exam.questions)} questions, {asked} judgements; `scope judge exam` shows each"
+        yield Finding("judge's exam", passed, State.OK)
 
 
 def _partner(role: Role, partner: ServedConfig) -> Finding:
-    served, *others = ask_replicas(f"partners.{role.value}", partner)
+    served, *others = ask_replicas(f"partners.{role.value}", partner, _REACHED)
     replicas = f", and {len(others)} more" if others else ""
     return Finding(f"partner {role.value}", f"{served.model} answers{replicas}", State.OK)
 
@@ -254,7 +259,7 @@ def examine(
         *_files(config, pack),
         *([check_documents(config, pool_of(documents, config))] if documents else []),
         *budgets(config),
-        *(servers := [] if serves else list(check_servers(config, documents))),
+        *(servers := [] if serves else check_servers(config, documents)),
         # A judge that is down was told of.
         *(
             _exam(config, pack, documents, root)
@@ -347,6 +352,6 @@ def _files(config: RunConfig, pack: Pack) -> Iterator[Finding]:
     if config.corpus.path in ("embedded", "none") or not path.is_dir():
         return
     found = survey(path, pack.domain.corpus_reader)
-    advice = "convert or move what should be read; `scope documents PATH` shows what is"
-    left = bool(found.skipped)
-    yield Finding("files", str(found), State.WARNING if left else State.OK, advice if left else "")
+    left, what = bool(found.skipped), f"{found}; `scope documents {path}` says more"
+    advice = "convert or move what should be read" if left else ""
+    yield Finding("files", what, State.WARNING if left else State.OK, advice)

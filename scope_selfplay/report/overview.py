@@ -284,16 +284,11 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     health, found = health_section(examine(reader))
     # With the first task behind each.
     warnings = [Folded(each.title, each.lines[:2]) for each in found if isinstance(each, Folded)]
-    head = ("iteration", "candidates", "accepted", "their mean score", "most rejected as", "minutes")
-    rows = tuple(
-        (
-            *(f"{each.iteration}", f"{each.candidates:,}", f"{each.accepted:,}"),
-            "" if each.mean_score is None else f"{each.mean_score:.2f}",
-            next((f"{reason} {count:,}" for reason, count in each.rejected.items()), ""),
-            f"{sum(each.seconds.values()) / 60:.1f}",
-        )
+    made = [
+        f"{each.iteration}: {each.accepted:,} of {each.candidates:,} candidates accepted, most others "
+        f"{next(iter(each.rejected), 'nothing')}; {sum(each.seconds.values()) / 60:.1f} minutes"
         for each in (_summary_of(reader, run, number) for number in range(1, last + 1))
-    )
+    ]
     scope, place = scope_command(), shlex.quote(str(folder.path))
     again, why = f"{scope} continue {place}", "the iterations that are left"
     if last >= run.config.iterations:
@@ -309,7 +304,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     ]
     return [
         *(recorded_sections(reader)[0], _held_out(reader, brief=True)),
-        *([Section("Iterations", [Table("", head, rows)])] if rows else []),
+        *([Section("Iterations", made)] if made else []),
         Section(health, warnings),
         *([Section("One held-out task", example)] if example else []),
         Section("What next", [Table("", ("", ""), tuple(following))]),

@@ -190,14 +190,12 @@ def check_inputs(
     """
     there = goes_on or RunFolder(root / config.name)
     try:
-        found = None if goes_on else pack_path(config.domain, packs)
+        found = there.prompts if goes_on else pack_path(config.domain, packs)
     except PromptError:
         if not there.config.exists():
             raise
-        found = None
-    pack = load_pack(found or there.prompts)
-    if found:
-        pack = with_judge_prompts(pack, config.judge, packs=packs)
+        found = there.prompts
+    pack = with_judge_prompts(load_pack(found), config.judge, packs=packs)
     _check_settings(config, pack)
     _check_root(root)
     policy_path(config.model.path)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 """A turn may take 900 seconds; a server that is down is waited for 600, then the stage stops and can be resumed."""
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
-_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
 
 def in_process_engine(
@@ -158,13 +157,14 @@ def check_served(served: Served, policy: Policy, where: str) -> str | None:
     )
 
 
-def ask_replicas(name: str, partner: ServedConfig) -> list[Served]:
-    """What each server of a frozen policy says that it serves. Raises ConfigError, also where they differ, and
-    InferenceError.
+def ask_replicas(name: str, partner: ServedConfig, seconds: float = 30.0) -> list[Served]:
+    """What each server of a frozen policy says that it serves, within so many seconds. Raises ConfigError, also where
+    they differ, and InferenceError.
     """
     what = f"{name}.base_url"
     each = (partner.model_copy(update={"base_url": url}) for url in partner.each_url)
-    clients = [_client(what, one, _HANDSHAKE) for one in each]
+    handshake = RetryPolicy(deadline=seconds, attempt=seconds, attempts=None, cuts_last=True)
+    clients = [_client(what, one, handshake) for one in each]
     return at_once(ask_servers(clients, partner.model, what=what))
 
 

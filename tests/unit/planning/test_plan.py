@@ -7,6 +7,7 @@ disks: what a trainer needs, and what is advised where that is more than there i
 import json
 import re
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from click.testing import CliRunner
@@ -371,6 +372,28 @@ def test_an_index_of_other_passages_stops_a_run(tmp_path: Path) -> None:
     assert code == 64 and found["retriever"]["state"] == "stop"
     assert "26 passages; 0 of 8 of the run's " in str(found["retriever"]["what"])
     assert "scope index build CONFIG INDEX" in str(found["retriever"]["advice"])
+
+
+def test_all_servers_are_asked_at_the_same_time_and_each_thing_is_said_once(tmp_path: Path) -> None:
+    together = Barrier(3)
+
+    def refuse(method: str, path: str, body: object) -> tuple[int, object]:
+        # None is answered before all have been asked.
+        together.wait(timeout=60)
+        return 400, {}
+
+    with served(refuse) as one, served(refuse) as two, served(refuse) as three:
+        urls = [
+            f"search.url={one}",
+            f"partners.solver.base_url={three}/v1",
+            f"judge.endpoint.base_url={two}/v1",
+        ]
+        words = [word for each in (*urls, "judge.kind=model") for word in ("--set", each)]
+        done = CliRunner().invoke(cli, ["preflight", "--root", str(tmp_path), *words])
+    lines = done.stdout.splitlines()
+    assert all(sum(url in line for line in lines) == 1 for url in (one, two, three))
+    assert "no answer" not in done.stdout
+    assert str(done.exception) == "3 of 8 checks stop the run"
 
 
 def test_a_server_that_is_down_is_no_mistake_of_the_user(tmp_path: Path) -> None:
