@@ -86,29 +86,18 @@ def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""
 
 
-def needs_settings(command: Callable[..., None], *, must_fit: bool = True) -> Callable[..., None]:
-    """A command of a run's settings: it has the options that make them, and is called with `settings`; those that need
-    not fit each other come with a line on stderr that says why no run would begin with them.
-    """
+def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of a run's settings: it has the options that make them, and is called with `settings`."""
 
     @functools.wraps(command)
     def with_settings(
         config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...], **others: Any
     ) -> None:
-        from scope_selfplay.base.errors import ConfigError
         from scope_selfplay.config.load import load_config
 
         given = {"name": name, "seed": seed}
         options = {key: value for key, value in given.items() if value is not None}
-        load = functools.partial(load_config, config or DEFAULT_CONFIG, overrides, options=options)
-        try:
-            settings = load()
-        except ConfigError as error:
-            if must_fit:
-                raise
-            settings = load(must_fit=False)
-            click.echo(f"scope: no run begins with these settings: {error}", err=True)
-        command(settings=settings, **others)
+        command(settings=load_config(config or DEFAULT_CONFIG, overrides, options=options), **others)
 
     return with_options(
         click.option(
@@ -274,7 +263,7 @@ def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> 
 
 
 @cli.command()
-@functools.partial(needs_settings, must_fit=False)
+@needs_settings
 def config(settings: "RunConfig") -> None:
     """Print every setting with the value that a run would use."""
     import yaml

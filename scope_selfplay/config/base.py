@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from scope_selfplay.base.values import Truncation
 
@@ -19,9 +19,8 @@ class ConfigSection(BaseModel):
         return iter(())
 
     @model_validator(mode="after")
-    def _settings_fit_each_other(self, info: ValidationInfo) -> Self:
-        # A validation with a context is of settings that are only shown.
-        if info.context is None and (mistake := next(self.mistakes(), None)):
+    def _settings_fit_each_other(self) -> Self:
+        if mistake := next(self.mistakes(), None):
             raise ValueError(mistake)
         return self
 

@@ -44,14 +44,12 @@ def load_config(
     *,
     options: Mapping[str, Any] | None = None,
     cluster: Path | None = None,
-    must_fit: bool = True,
 ) -> RunConfig:
     """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides.
 
     A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
-    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Settings that need not fit
-    each other, such as a judge without its URL, are to be shown and not to be run. Raises ConfigError, which names the
-    file or the option with the mistake, the key, what was found, and what was expected.
+    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
+    which names the file or the option with the mistake, the key, what was found, and what was expected.
     """
     data = _read_settings(path) if path is not None else {}
     if path is not None and path.name == "run.yaml":
@@ -60,7 +58,7 @@ def load_config(
         data = with_cluster(data, _read_settings(cluster))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
-    return _run_config(data, changes, where=str(path) if path else "config", must_fit=must_fit)
+    return _run_config(data, changes, where=str(path) if path else "config")
 
 
 _IMAGES = ("cluster.images.worker", "cluster.images.trainer")
@@ -88,9 +86,7 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
     return _run_config(data, [_parse_override(override) for override in overrides], where=where)
 
 
-def _run_config(
-    data: dict[str, Any], changes: Sequence[_Change], *, where: str, must_fit: bool = True
-) -> RunConfig:
+def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
     """The checked config of `data` after `changes`."""
     for change in changes:
         value = change.value
@@ -98,7 +94,7 @@ def _run_config(
             value = {part: value}
         data = _merged(data, value)
     try:
-        return RunConfig.model_validate(data, context=None if must_fit else {})
+        return RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
 

@@ -316,8 +316,8 @@ def _separated(path: Path) -> Records:
                 continue
         if len(cells) != len(head):
             raise CorpusError(
-                f"{where}: {len(cells)} columns, the head has {len(head)} ({', '.join(map(one_line, head))}); a value "
-                f"with a line break or a {separator!r} stands in double quotes"
+                f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(map(one_line, head))}); a "
+                f"value with a line break or a {separator!r} stands in double quotes"
             )
         yield where, dict(zip(head, cells, strict=True))
 

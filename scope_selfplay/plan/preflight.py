@@ -236,8 +236,9 @@ def _exam(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Pa
         yield Finding("judge's exam", doubts, State.WARNING)
     if not fails and not doubts:
         asked = sum(each.asked for each in exam.questions.values())
-        passed = f"passed: {len(exam.questions)} questions, {asked} judgements; `scope judge exam` shows each"
-        yield Finding("judge's exam", passed, State.OK)
+        passed = f"passed: {len(exam.questions)} questions, {asked} judgements"
+        what = f"{passed}; `scope judge exam {config.name}` shows each once the run has begun"
+        yield Finding("judge's exam", what, State.OK)
 
 
 def _partner(role: Role, partner: ServedConfig) -> Finding:

@@ -9,6 +9,7 @@ From a run's folder alone, finished or running; what was not measured is absent 
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -39,7 +40,9 @@ from scope_selfplay.store.ratings import (
 )
 from scope_selfplay.store.reader import RunReader
 
-_BINS, _SHORT = 10, 160
+_BINS = 10
+_SHORT = 160
+"""Characters of a text that the end of a run shows."""
 _FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
 """What a reader of a training wants to see first; the rest follows as it was logged."""
 
@@ -288,6 +291,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
         f"{each.iteration}: {each.accepted:,} of {each.candidates:,} candidates accepted, most others "
         f"{next(iter(each.rejected), 'nothing')}; {sum(each.seconds.values()) / 60:.1f} minutes"
         for each in (_summary_of(reader, run, number) for number in range(1, last + 1))
+        if each.candidates
     ]
     scope, place = scope_command(), shlex.quote(str(folder.path))
     again, why = f"{scope} continue {place}", "the iterations that are left"
@@ -298,7 +302,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
         again += " --set compare.stop=never"
     following = [
         (again + (f" --gpus {gpus}" if gpus else ""), why),
-        (f"{scope} view {place}", "all of it in the browser"),
+        *([(f"{scope} view {place}", "all of it in the browser")] if find_spec("starlette") else []),
         (f"{scope} tasks ls {place} --status accepted", "the tasks that were kept"),
         (f"{scope} report {place}", "all numbers and curves, and why tasks were rejected"),
     ]

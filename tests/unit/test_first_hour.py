@@ -41,18 +41,13 @@ def test_a_row_that_does_not_fit_is_named_by_the_line_where_it_begins(tmp_path: 
     (tmp_path / "recipes.csv").write_text(rows)
     said = scope(tmp_path, "documents", "recipes.csv").stderr
     assert said.startswith(
-        "scope: recipes.csv:6: 4 columns, the head has 3 (id, title, text); a value with a line"
+        "scope: recipes.csv:6: 4 columns, the first line has 3 (id, title, text); a value with a line"
     )
     (tmp_path / "recipes.csv").write_text(rows.replace("Mix, then\nbake.", '"Mix, then\nbake."'))
     assert scope(tmp_path, "documents", "recipes.csv").stderr.startswith("2 documents")
 
 
-def test_settings_are_shown_before_there_is_a_judge_and_names_are_explained(tmp_path: Path) -> None:
-    done = scope(tmp_path, "config", "--set", "judge.kind=model", "--name", "soup")
-    assert (done.returncode, done.stdout.startswith("name: soup\n")) == (0, True)
-    assert (
-        "no run begins with these settings: --set judge.kind=model: judge: a model judge needs" in done.stderr
-    )
+def test_a_name_that_is_none_is_told_what_one_is(tmp_path: Path) -> None:
     refused = scope(tmp_path, "config", "--name", "ä ö")
     assert refused.returncode == 64 and "at most 32 small letters, digits and hyphens" in refused.stderr
     assert "[a-z0-9]" not in refused.stderr
