@@ -480,6 +480,14 @@ def opening(text: str) -> str:
     return " ".join(islice((word for word in words if word and word not in names), 4))
 
 
+def form_of(text: str) -> frozenset[str]:
+    """Its words and pairs of words that are neither names nor numbers, in small letters: what kind of task it is."""
+    names = named_in(text)
+    words = [_bare(word) for word in spaced(text).split()]
+    kept = [word for word in words if word and word not in names]
+    return frozenset([*kept, *map(" ".join, pairwise(kept))])
+
+
 def words_of(texts: Iterable[str]) -> set[str]:
     """In small letters, without the marks around them."""
     return {_bare(word) for text in texts for word in spaced(text).split()}

@@ -83,7 +83,8 @@ class Task(Value):
     """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it,
     `search_turns` the searches that it made, `assigned_turns` those that it was told to make.
 
-    `reference` is the right answer where one is known, as for a math problem; a judge or a verifier may see it.
+    `reference` is the right answer where one is known, as for a math problem; a judge or a verifier may see it. Of a
+    task with a short answer `span` is where that begins and ends in the document, in characters.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Task(Value):
     search_turns: int = Field(default=1, ge=0)
     assigned_turns: int | None = None
     reference: str | None = None
+    span: tuple[int, ...] | None = Field(default=None, exclude_if=lambda found: found is None)
 
 
 class Priority(StrEnum):
@@ -349,6 +351,14 @@ class Reason(StrEnum):
 
     ACCEPTED = "accepted"
     NO_TASK = "no_task"
+    # Of tasks with a short answer.
+    NO_QUESTION = "no_question"
+    NO_SPAN = "no_span"
+    LONG_ANSWER = "long_answer"
+    GIVEN_AWAY = "given_away"
+    NO_SUBJECT = "no_subject"
+    MISREAD = "misread"
+    KNOWN = "known"
     # GATE_ENTITY = "gate_entity" and so on: a member for each gate of the table.
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC_FAILED = "rubric"
@@ -384,6 +394,14 @@ class Provenance(Value):
     version: str = ""
 
 
+class ReaderAnswer(Value):
+    """What a reader answered, with the passages open or without, and its F1 against the task's answer."""
+
+    answer: str | None
+    f1: float
+    is_open: bool
+
+
 class Candidate(Value):
     """What became of a document: an accepted task, one rejected for a reason, or one that a fault left unresolved."""
 
@@ -406,4 +424,6 @@ class Candidate(Value):
     """The same of the document that it was made from."""
     no_rubric: str | None = Field(default=None, exclude_if=lambda words: words is None)
     """What the judge said where no rubric could be read, and why."""
+    readings: tuple[ReaderAnswer, ...] = Field(default=(), exclude_if=lambda found: not found)
+    """Of a task with a short answer."""
     provenance: Provenance

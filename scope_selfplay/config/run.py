@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -83,7 +83,9 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 
 
 _UNHASHED_DEFAULTS = {"fields", "duplicates", "min_characters", "largest_share", "licences", "hold_out"}
-"""Younger settings of a corpus: while they have their defaults, the config's hash is what it was without them."""
+_YOUNG_OF_TASKS = {"largest_share", "longest_answer", "answer_gates", "readers"}
+"""Younger settings: while they have their defaults, the config's hash is what it was without them."""
+AnswerGate = Literal["long_answer", "given_away", "no_subject", "misread", "known"]
 DocumentField = Literal["id", "title", "text", "url", "date", "language", "licence", "author"]
 
 
@@ -146,6 +148,22 @@ class SamplingConfig(ConfigSection):
     loss still is that of the whole distribution."""
 
 
+class ReadersConfig(ConfigSection):
+    """The Solver must find a short answer with the passages open, and not know it without."""
+
+    opened: int = Field(default=4, ge=1)
+    """Answers with the document open beside the four passages that a search for the question finds first, as many of
+    them as fit into `solver.max_prompt` and half of `solver.max_response`."""
+    agree: int = Field(default=1, ge=1)
+    """How many of them must reach the answer, with an F1 of .8, else the task is misread."""
+    closed: int = Field(default=2, ge=1)
+    """Answers from memory; a task that one of them reaches is known."""
+
+    def mistakes(self) -> Iterator[str]:
+        if self.agree > self.opened:
+            yield f"agree ({self.agree}) must be at most opened ({self.opened})"
+
+
 class TasksConfig(ConfigSection):
     target: int = Field(default=5120, ge=1)
     """Accepted tasks per iteration (appendix G: 256 x 20)."""
@@ -163,6 +181,12 @@ class TasksConfig(ConfigSection):
     """Number of search turns -> share of the Challenger's prompts; when left out, as in the prompt pack (4:3:2)."""
     types: tuple[str, ...] | None = None
     """Task types in use; when left out, all that the prompt pack enables."""
+    longest_answer: int = Field(default=8, ge=1)
+    """Words of a short answer at most."""
+    answer_gates: tuple[AnswerGate, ...] = get_args(AnswerGate)
+    """What tasks with a short answer are rejected for, beside no_question and no_span."""
+    readers: ReadersConfig = ReadersConfig()
+    """Readers of tasks with a short answer."""
     largest_share: float = Field(default=1.0, gt=0, le=1)
     """Largest share of the target that may begin alike, with four words that are no names or numbers; further tasks are
     rejected as too_alike."""
@@ -281,7 +305,7 @@ class RunConfig(ConfigSection):
             "stop_after": True,
             "judge": OPERATION | self._as_before,
             "model": {"vllm_memory", "vllm_url", "processes"},
-            "challenger": {"save_every"},
+            "challenger": {"save_every", *(["reward"] if self.challenger.reward == "difficulty" else [])},
             "solver": {"save_every"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
@@ -292,7 +316,7 @@ class RunConfig(ConfigSection):
                 "strict",
                 *(_UNHASHED_DEFAULTS - self.corpus.model_dump(exclude_defaults=True).keys()),
             },
-            "tasks": {"largest_share"} if self.tasks.largest_share == 1 else {},
+            "tasks": _YOUNG_OF_TASKS - self.tasks.model_dump(exclude_defaults=True).keys(),
             "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)

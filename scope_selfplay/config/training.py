@@ -87,6 +87,9 @@ class ChallengerConfig(TrainConfig):
     """Solver rollouts per task to estimate its difficulty, N (Table 9)."""
     target: float = Field(default=0.5, gt=0, lt=1)
     """Mean score at which the difficulty reward peaks, tau (equation 5)."""
+    reward: Literal["difficulty", "frontier"] = "difficulty"
+    """`difficulty`: equation 4. `frontier`: in place of the difficulty 4p(1-p) of the mean score p, less the share of
+    the step's other tasks that ask alike, at least 0."""
     invalid_searches: int = Field(default=1, ge=0)
     """Turns without a valid action that are answered with a reminder of the format; one more ends the rollout."""
 

@@ -5,6 +5,7 @@ these. Pure.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scope_selfplay.base.text import form_of
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Rollout, RolloutStatus, Turn
 from scope_selfplay.config.run import TasksConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
@@ -16,6 +17,7 @@ from scope_selfplay.rewards.equations import (
     challenger_format,
     challenger_reward,
     difficulty_reward,
+    frontier_reward,
     in_window,
     length_factor,
     search_reward,
@@ -113,13 +115,31 @@ def task_format_score(rollout: Rollout, expected_searches: int) -> float:
     return challenger_format(rollout.thinking_turns, turns, searches, expected_searches, has_task)
 
 
+_ALIKE = 0.5
+"""Of the words and pairs of words that are in either of two tasks; so many shared ones are asking alike."""
+
+
+def shares_alike(own: Sequence[str], tasks: Sequence[str]) -> list[float]:
+    """Of each task the share of the others that ask alike, names and numbers left out; `tasks` are all of a step, its
+    own among them. An empty text is no task and has 0, as one that nothing is beside.
+    """
+    forms, others = [form_of(task) for task in tasks], max(1, len(tasks) - 1)
+
+    def alike(form: frozenset[str]) -> int:
+        return sum(len(form & each) >= _ALIKE * len(form | each) for each in forms)
+
+    return [(alike(form_of(text)) - 1) / others if text else 0.0 for text in own]
+
+
 def reward_of_candidate(
-    rollout: Rollout, candidate: Candidate, format_score: float, settings: ChallengerConfig
+    rollout: Rollout, candidate: Candidate, format_score: float, alike: float, settings: ChallengerConfig
 ) -> float | None:
-    """SCOPE, equation 4. A candidate that a fault left unresolved has no reward."""
+    """SCOPE, equation 4, or the reward of the frontier. A candidate that a fault left unresolved has no reward."""
     if rollout.status is RolloutStatus.FAILED or candidate.status is CandidateStatus.UNRESOLVED:
         return None
     # Only a task that passed the gates and has a rubric is tried, and so has a mean.
+    if settings.reward == "frontier":
+        return frontier_reward(format_score, candidate.mean, alike, settings)
     return challenger_reward(format_score, candidate.mean, settings)
 
 
@@ -145,10 +165,11 @@ def answer_metrics(
 def task_metrics(
     candidates: Sequence[Candidate],
     format_scores: Sequence[float],
+    alike: Sequence[float],
     settings: ChallengerConfig,
     limits: TasksConfig,
 ) -> dict[str, Measure]:
-    """The parts of the Challenger's reward (equation 4) without their weights."""
+    """The parts of the Challenger's reward (equation 4) without their weights, and how often tasks ask alike."""
     known = [candidate.mean for candidate in candidates if candidate.mean is not None]
     unresolved = [candidate.status is CandidateStatus.UNRESOLVED for candidate in candidates]
     # Failed gates count as 0: this is the term that equation 4 adds, not the mean over passing tasks.
@@ -160,6 +181,7 @@ def task_metrics(
     return {
         "difficulty": Mean.of(difficulties),
         "format": Mean.of(format_scores),
+        "alike": Mean.of(alike),
         "gates": Mean.of([candidate.mean is not None for candidate in candidates]),
         "mean_score": Mean.of(known),
         "in_window": Mean.of([in_window(value, limits.low, limits.high) for value in known]),

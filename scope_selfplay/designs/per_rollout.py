@@ -25,7 +25,7 @@ from scope_selfplay.rewards.equations import (
     solver_reward,
     summed_objectives,
 )
-from scope_selfplay.rewards.verify import boxed_reward, f1, last_box
+from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_match
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
@@ -199,5 +199,6 @@ VERIFIERS: Mapping[str, Verify] = {
     "exact": lambda answer, reference: float(answer.casefold().split() == reference.casefold().split()),
     "boxed": boxed_reward,
     "f1": lambda answer, reference: f1(answer, [reference]),
+    "number": number_match,
 }
 """By the name in `solver.reward.check`."""

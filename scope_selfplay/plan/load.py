@@ -277,12 +277,12 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator
         prompts = challenger.steps * challenger.batch
         rollouts = prompts * challenger.group_size
         calls = asked.plus(grading(challenger.rollouts, assumptions)).times(rollouts)
-        tries = rollouts * challenger.rollouts
+        tries = rollouts * (challenger.rollouts + _readers(config))
         yield _Counts(Stage.CHALLENGER, trained, prompts, rollouts, tries, calls, challenger)
     if solver.tasks is None:
         candidates = round(tasks.target / assumptions.acceptance)
         calls = asked.plus(grading(tasks.rollouts, assumptions)).times(candidates)
-        tries = candidates * tasks.rollouts
+        tries = candidates * (tasks.rollouts + _readers(config))
         yield _Counts(Stage.TASKS, iterations, candidates, candidates, tries, calls)
     prompts = solver.steps * solver.batch
     calls = step_load(config, assumptions).times(solver.steps)
@@ -294,6 +294,12 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator
     yield _Counts(Stage.COMPARE, iterations, held_out, 0, held_out, calls)
 
 
+def _readers(config: RunConfig) -> int:
+    """Answers by which a task with a short answer is gated; without a judge all tasks are such."""
+    used = config.judge.kind == "verifier" and not {"misread", "known"}.isdisjoint(config.tasks.answer_gates)
+    return config.tasks.readers.opened + config.tasks.readers.closed if used else 0
+
+
 def _stage_plan(
     counts: _Counts, *, config: RunConfig, size: ModelSize, assumptions: Assumptions
 ) -> StagePlan:
@@ -302,7 +308,8 @@ def _stage_plan(
     rollouts = counts.challenger_rollouts + counts.solver_rollouts
     sampled, read = rollouts * assumptions.rollout_tokens, rollouts * assumptions.read_tokens
     generate = sampled / assumptions.decode_rate + read / assumptions.prefill_rate
-    asked = counts.judge.times(1 + config.judge.canary_rate)
+    # A verifier is no model: it compares in this process.
+    asked = counts.judge.times(0 if config.judge.kind == "verifier" else 1 + config.judge.canary_rate)
     written = asked.calls * assumptions.judge_tokens
     judge = written / assumptions.decode_rate + asked.read / assumptions.prefill_rate
     text, train = (sampled + read + written) * assumptions.text_bytes / GIB, 0.0

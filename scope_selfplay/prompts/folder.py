@@ -157,6 +157,8 @@ def _resolve_prompts(
 
 def _need(role: PromptRole, domain: Domain) -> str:
     """Why the domain needs the role's prompt; empty where it does not."""
+    if role is PromptRole.SOLVER_READING:
+        return "a task type has answer: span" if any(kind.answer for kind in domain.task_types) else ""
     if role in POLICY_ROLES:
         return "every pack has one"
     if domain.judge is JudgeKind.LEXICAL or role is PromptRole.GUARD:
@@ -256,7 +258,7 @@ def _ownership(layers: Sequence[Layer], holder: Layer) -> str:
 
 SHIPPED = (
     *("embedded", "math", "open-deepresearch", "open-travel", "open-writing"),
-    *("small", "support", "wikipedia"),
+    *("short", "small", "support", "wikipedia"),
 )
 """The packs that are the same for everybody; in a checkout, packs of one's own may lie beside them."""
 OWN_PACKS = Path("prompts")

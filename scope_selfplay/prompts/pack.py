@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -51,6 +51,8 @@ class TaskType(Value):
     description: str
     weight: float = 1.0
     enabled: bool = True
+    answer: str = Field(default="", exclude_if=lambda form: not form)
+    """`span`: a few words of the document; else in the policy's own."""
 
 
 class Domain(Value):
@@ -83,6 +85,7 @@ class TaskTypeEntry(BaseModel):
     description: _Text = ""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     enabled: bool = True
+    answer: Literal["", "span"] = ""
 
 
 class DomainFile(BaseModel):
@@ -130,6 +133,7 @@ _EXPECTED: Mapping[str, str] = {
     "task_types.*.description": "one or two sentences",
     "task_types.*.weight": "a number above 0 (or `enabled: false`)",
     "task_types.*.enabled": "true or false",
+    "task_types.*.answer": "span (or leave it out)",
 }
 """What is expected at each place of a domain.yaml; `*` is any item or name."""
 _WORDS: Mapping[str, Iterable[str]] = {"judge": JudgeKind, "corpus_reader": CorpusReader, "gates.*": Gate}

@@ -22,6 +22,7 @@ class PromptRole(StrEnum):
     CHALLENGER_INVALID = "challenger_invalid"
     CHALLENGER_FINAL = "challenger_final"
     SOLVER = "solver"
+    SOLVER_READING = "solver_reading"
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     GRADE = "grade"
@@ -189,6 +190,7 @@ CONTRACTS = {
         600,
         "question",
     ),
+    PromptRole.SOLVER_READING: Contract(("question",), ("passages",), Output.ANSWER, 300, "question"),
     **{
         PromptRole.of_gate(gate): Contract(
             terms.shows, ("native_thinking",), Output.SCORE, terms.budget_tokens
@@ -223,10 +225,12 @@ CONTRACTS = {
     PromptRole.SCORE_REFERENCE: Contract(("task", "reference", "answer"), (), Output.MATCH, 800),
 }
 
-UNTRUSTED = frozenset({"document_title", "document_text", "question"})
+UNTRUSTED = frozenset({"document_title", "document_text", "question", "passages"})
 """Inputs of a policy's prompts that somebody else wrote: only in a frame they repeat its headings, labels or tags."""
 
-_TEXTS = "tools budget task_type examples rubric criterion reference first_label second_label".split()
+_TEXTS = (
+    "tools budget passages task_type examples rubric criterion reference first_label second_label".split()
+)
 ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "results": False, "native_thinking": False}
 ABSENT["language"] = "the language of the document"
 """What an optional input holds when the caller leaves it out; one that is not here must be given."""

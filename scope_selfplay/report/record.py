@@ -34,6 +34,8 @@ _COLUMNS = {
     "searches": "search_turns",
     "document": "document_id",
     "text": "text",
+    "answer": "reference",
+    "span": "span",
 }
 """The columns of a list and the fields of `TaskLine` in them."""
 _COLOURS = {
@@ -67,6 +69,9 @@ def show_list(page: TaskPage, console: Console) -> None:
         )
         console.print(about)
         console.print(Padding(Text(one_line(line.text or "(no task was written)")), (0, 0, 0, 4)))
+        if line.reference is not None:
+            where = f" ({place_of(line.span)} of {line.document_id})" if line.span else ""
+            console.print(Padding(Text(one_line(line.reference + where), "dim"), (0, 0, 0, 4)))
     last = page.offset + len(page.lines)
     if last < page.total:
         console.print(
@@ -110,7 +115,11 @@ def describe_task(record: TaskRecord, *, passages: bool = False) -> Iterator[str
         title = f"Task {task.id} ({task.type}, {searches_of(task)})"
         yield from _section(title, task.text, candidate.injection_suspect)
         if task.reference is not None:
-            yield from _section("Reference answer", task.reference)
+            place = f", {place_of(task.span)} of its document" if task.span else ""
+            yield from _section(f"Reference answer{place}", task.reference)
+        for reading in candidate.readings:
+            how = "with passages open" if reading.is_open else "from memory"
+            yield from _section(f"Reader {how}: F1 {reading.f1:.2f}", reading.answer or "(no answer)")
     if record.document is not None:
         title = f"Source document {record.document.id}: {record.document.title}"
         yield from _section(title, record.document.text, candidate.document_suspect)
@@ -138,6 +147,10 @@ def describe_task(record: TaskRecord, *, passages: bool = False) -> Iterator[str
     yield from _judgements(record)
     yield from _provenance(candidate)
     yield from _said_by_people(record.by_people)
+
+
+def place_of(span: Sequence[int]) -> str:
+    return f"characters {span[0]:,} to {span[1]:,}"
 
 
 def searches_of(task: Task) -> str:

@@ -28,6 +28,7 @@ from scope_selfplay.report.record import (
     describe_item,
     describe_task,
     in_order,
+    place_of,
     searches_of,
     verdict_word,
     whole_task,
@@ -137,6 +138,7 @@ def page_environment(base: str, static: dict[str, str], navigation: dict[str, st
         verdict_word=partial(verdict_word, unknown="unknown"),
         cell=_cell,
         searches_of=searches_of,
+        place_of=place_of,
     )
     environment.globals.update(
         link=partial(link, base),

@@ -99,6 +99,20 @@ def challenger_reward(format: float, mean: float | None, settings: ChallengerCon
     return settings.format_weight * format + difficulty
 
 
+def frontier_reward(format: float, right: float | None, alike: float, settings: ChallengerConfig) -> float:
+    """Weighted format; plus, for a task that passed its gates, four times the variance of the Solver's tries less the
+    share `alike` of the other tasks that ask alike, at least 0.
+
+    `right` is the share p of right tries, None where a gate failed. p(1-p) is most where half are right: SPICE rewards
+    this variance, Absolute Zero and Dr. Zero what is neither always nor never solved. Less repetition, cut at 0, is
+    R-Zero's, with its lambda of 1. Raises ValueError for a value outside [0, 1].
+    """
+    if _unit("format", format) == 0.0:
+        return 0.0
+    learnt = 0.0 if right is None else 4.0 * _unit("right", right) * (1.0 - right) - _unit("alike", alike)
+    return settings.format_weight * format + max(0.0, learnt)
+
+
 def solver_reward(
     score: float | None, answer_tokens: int, format: float, search: float, settings: SolverConfig
 ) -> float | None:

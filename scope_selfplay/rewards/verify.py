@@ -282,6 +282,17 @@ def f1(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) 
     return max(_f1(normal(answer), normal(each)) for each in right)
 
 
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> float | None:
+    """1 where the last number of the answer is within a hundredth of the reference's first; None if that has none."""
+    wanted, found = (
+        [float(each.replace(",", "")) for each in _NUMBER.findall(text)] for text in (reference, answer)
+    )
+    return float(bool(found) and abs(found[-1] - wanted[0]) <= tolerance * abs(wanted[0])) if wanted else None
+
+
 def hotpot_f1(answer: str, right: Sequence[str]) -> float:
     """F1, but yes and no are right or wrong: `yes` shares nothing with `yes indeed`."""
     return max(_hotpot_f1(squad_normal(answer), squad_normal(each)) for each in right)

@@ -260,7 +260,8 @@ def _check_settings(config: RunConfig, pack: Pack) -> None:
         _check_without_corpus(config)
     _check_tools_are_told(config, pack)
     given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
-    check_references(config.solver, given)
+    if given is not None or not all(kind.answer for kind in task_types_of(config, pack)):
+        check_references(config.solver, given)
     _check_how_answers_are_verified(config.solver, pack)
     check_rubrics(config, given or (), "solver.tasks")
     for asked in config.compare.benchmarks:

@@ -1,6 +1,7 @@
 """A document becomes a candidate task: what Challenger training and task making share.
 
     document -> Challenger episode -> task -> gates -> rubric -> N Solver episodes -> grades -> mean score
+                                      question and answer -> rules -> readers ('short_answers') -> N Solver episodes ...
 
 A failed gate costs its calls and no more; a fault leaves the candidate unresolved, never rejected and never
 rewarded (SCOPE, Algorithm 1; gates come before the rubric, so that a refused task costs no more).
@@ -8,13 +9,14 @@ rewarded (SCOPE, Algorithm 1; gates come before the rubric, so that a refused ta
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+from scope_selfplay.base.errors import SearchError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.sampling import PolicyModel, TextCodec
+from scope_selfplay.base.sampling import Message, PolicyModel, TextCodec
 from scope_selfplay.base.terminal import Activity
 from scope_selfplay.base.text import suspicions
 from scope_selfplay.base.values import (
@@ -24,6 +26,7 @@ from scope_selfplay.base.values import (
     Grade,
     Key,
     Provenance,
+    ReaderAnswer,
     Reason,
     Role,
     Rollout,
@@ -52,6 +55,14 @@ from scope_selfplay.policy.episodes import (
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import ABSENT, PromptRole
 from scope_selfplay.rewards.equations import in_window
+from scope_selfplay.run.short_answers import (
+    NEAR,
+    beside,
+    read_pair,
+    readings_of,
+    refused_by_readers,
+    rubric_of,
+)
 from scope_selfplay.search.searcher import Searcher
 from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, Tools, listed, search_tool
 
@@ -72,6 +83,11 @@ class RunContext:
     """What the Solver may call besides search."""
     canaries: CanaryWatch | None = None
     """The judge inside of `judge`, where a stage asks it questions with known verdicts."""
+
+    @cached_property
+    def with_short_answers(self) -> frozenset[str]:
+        """The task types whose answers stand in the document."""
+        return frozenset(kind.name for kind in self.pack.domain.task_types if kind.answer == "span")
 
     @cached_property
     def tools(self) -> Tools:
@@ -232,6 +248,8 @@ class TaskWriter:
             search_turns=rollout.searches,
             assigned_turns=source.search_turns,
         )
+        if source.task_type in self.context.with_short_answers:
+            return await self._judge_pair(task, source, found)
 
         calls = [
             self.context.judge.ask(GateQuestion(task, gate, source.document)) for gate in self.context.gates
@@ -252,9 +270,57 @@ class TaskWriter:
             return CandidateRecords(found(Reason.RUBRIC_FAILED, no_rubric=reply.verdict.reasoning))
         if not rubric.criteria:
             return CandidateRecords(found(Reason.UNGROUNDED, rubric=rubric))
+        return await self._tried(task, rubric, found)
+
+    async def _judge_pair(
+        self, task: Task, source: TaskSource, found: Callable[..., Candidate]
+    ) -> CandidateRecords:
+        """Of a question with a short answer: rules, readers, and the Solver's tries, compared with the answer."""
+        settings = self.context.config.tasks
+        pair = read_pair(task.text, source.document, settings)
+        if isinstance(pair, Reason):
+            return CandidateRecords(found(pair, task=task))
+        task = task.model_copy(update={"text": pair.question, "reference": pair.answer, "span": pair.span})
+        found = partial(found, task=task)
+        if self.trial is not None and {Reason.MISREAD, Reason.KNOWN} & {*settings.answer_gates}:
+            fault, readings = await self._read(task, source, self.trial.solver)
+            found = partial(found, readings=readings)
+            refused = fault or refused_by_readers(readings, settings)
+            if refused is not None:
+                return CandidateRecords(found(refused))
+        return await self._tried(task, rubric_of(task), found)
+
+    async def _read(
+        self, task: Task, source: TaskSource, solver: Player
+    ) -> tuple[Reason | None, tuple[ReaderAnswer, ...]]:
+        """What readers answer; a reason where one of them failed."""
+        settings, context = self.context.config.tasks.readers, self.context
+        try:
+            near = await context.searcher.search(task.text, NEAR)
+        except SearchError:
+            return Reason.SEARCH_FAILED, ()
+        render = partial(context.pack.render, PromptRole.SOLVER_READING, question=task.text)
+        policy_format, opened = _reading_format(solver.policy_format), ""
+        for count in range(len(near), -1, -1):
+            opened = render(passages=beside(source.document, near[:count], task))
+            if _fits(opened, policy_format):
+                break
+
+        async def read(number: int) -> Rollout:
+            key = (*self.key, task.id, "reads", number)
+            prompt = opened if number < settings.opened else render()
+            episode = solver_episode(
+                policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=0, tools=()
+            )
+            return await context.sample_rollout(episode, solver.engine, key)
+
+        rollouts = await asyncio.gather(*map(read, range(settings.opened + settings.closed)))
+        fault = next((each.fault for each in rollouts if each.fault is not None), None)
+        return _FAULT_REASONS[fault] if fault else None, readings_of(task, rollouts, settings.opened)
+
+    async def _tried(self, task: Task, rubric: Rubric, found: Callable[..., Candidate]) -> CandidateRecords:
         if self.trial is None:
             return CandidateRecords(found(Reason.ACCEPTED, rubric=rubric))
-
         trying = (self._try(task, rubric, self.trial.solver, number) for number in range(self.trial.rollouts))
         answers = await asyncio.gather(*trying)
         rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
@@ -267,6 +333,19 @@ class TaskWriter:
         key = (*self.key, task.id, number)
         rollout = await self.context.answer(solver, key, task)
         return rollout, await grade_answer(self.context.judge, task, rubric, rollout, key=key)
+
+
+def _reading_format(policy_format: PolicyFormat) -> PolicyFormat:
+    """What is read may be longer than a question: half of a response is room for it, the other half for the answer."""
+    limits = policy_format.limits
+    half = limits.max_response // 2
+    longest = None if limits.max_prompt is None else limits.max_prompt + half
+    return replace(policy_format, limits=replace(limits, max_prompt=longest, max_response=half))
+
+
+def _fits(prompt: str, policy_format: PolicyFormat) -> bool:
+    most = policy_format.limits.max_prompt
+    return most is None or len(policy_format.codec.encode_prompt([Message("user", prompt)])) <= most
 
 
 def _candidate(

@@ -103,7 +103,7 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
 def check_references(settings: SolverConfig, tasks: Sequence[Candidate] | None) -> None:
     """Raises ConfigError where a verifier is to decide over tasks that have no right answer.
 
-    `tasks` are those of `solver.tasks`; None for the Challenger's, which never have one.
+    `tasks` are those of `solver.tasks`; None for the Challenger's of types without a short answer.
     """
     by_reward = settings.reward.design == "verifier"
     if not by_reward and (settings.routing is None or settings.routing.by != "verifier"):

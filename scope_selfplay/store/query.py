@@ -103,6 +103,8 @@ class TaskLine(Value):
     mean: float | None
     document_id: str
     text: str | None
+    reference: str | None
+    span: tuple[int, ...] | None
 
 
 class TaskPage(Value):

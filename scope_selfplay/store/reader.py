@@ -296,7 +296,7 @@ def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
 
 _COLUMNS = (
     "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
-    "text"
+    "text, reference, span"
 )
 
 # The further a mean is from the middle, the less the task tells.
@@ -317,6 +317,7 @@ _TABLE = (
     "CREATE OR REPLACE TABLE scratch.lines AS SELECT iteration, stage, id, task.id AS task_id, status, reason, "
     "task.type AS type, task.search_turns AS search_turns, len(rubric.criteria)::INTEGER AS criteria, "
     "len(rollout_ids)::INTEGER AS rollouts, mean, provenance.document_id AS document_id, task.text AS text, "
+    "task.reference AS reference, task.span AS span, "
     # Lowered once: what is typed is looked for in it.
     f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES}, "
     f"{_LACKS_CRITERION} AS flaw_demand, {_LACKS_EVIDENCE} AS flaw_evidence, "

@@ -15,6 +15,7 @@ from scope_selfplay.designs.answers import (
     answer_metrics,
     behaviour_metrics,
     reward_of_candidate,
+    shares_alike,
     task_format_score,
     task_metrics,
 )
@@ -51,19 +52,17 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         written, tried = [each for each, _ in results], [each for _, each in results]
         candidates = [each.candidate for each in tried]
-        format_scores = [
-            task_format_score(rollout, source.search_turns)
-            for (source, _), rollout in zip(of_rows, written, strict=True)
-        ]
-        rewards = [
-            reward_of_candidate(*each, settings)
-            for each in zip(written, candidates, format_scores, strict=True)
-        ]
+        format_scores = [*map(task_format_score, written, (source.search_turns for source, _ in of_rows))]
+        own = [each.task.text if each.task is not None else "" for each in candidates]
+        of_ranks = await job.ranks.gather("tasks", own)
+        alike = shares_alike(own, [text for texts in of_ranks for text in texts if text])
+        measured = zip(written, candidates, format_scores, alike, strict=True)
+        rewards = [reward_of_candidate(*each, settings) for each in measured]
         append_records(job.records_folder, [*written, *candidates])
         once = {each.candidate.rollout_ids: each for each in tried}.values()
         append_records(job.records_folder, [one for each in once for one in (*each.rollouts, *each.grades)])
         metrics = {
-            **task_metrics(candidates, format_scores, settings, context.config.tasks),
+            **task_metrics(candidates, format_scores, alike, settings, context.config.tasks),
             **behaviour_metrics(written),
             "masked": Mean.of([reward is None for reward in rewards]),
             **(context.canaries.measures() if context.canaries else {}),

@@ -64,6 +64,7 @@ ELSEWHERE = {
     "scope continue runs/frozen": "the run that `scope fork` makes",
     "scope run --config k8s/runs/one-24gb/run.yaml ": "a GPU",
     "scope run --config k8s/runs/qwen3-8b/run.yaml --gpus ": "GPUs",
+    "scope run --config k8s/runs/short/run.yaml ": "a GPU; without: tests/integration/serving/test_short_answers.py",
     "scope run --config examples/maths/run.yaml ": "a model that does sums: tests/integration/maths/test_training.py",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""

@@ -106,7 +106,7 @@ async def test_the_challengers_reward_is_the_same_with_and_without_suspicion(
         monkeypatch.setattr(pipeline, "suspicions", lambda text, signs=signs: signs)
         candidate = (await judged(Bench(), rollout=written))[0].candidate
         score = task_format_score(written, 2)
-        rewards.append(reward_of_candidate(written, candidate, score, ChallengerConfig()))
+        rewards.append(reward_of_candidate(written, candidate, score, 0.0, ChallengerConfig()))
         kept.append(candidate)
         assert candidate.injection_suspect == candidate.document_suspect == signs
     assert rewards[0] == rewards[1] is not None

@@ -135,6 +135,15 @@ def test_stage_d_compares_with_every_earlier_solver(orders: str, times: int) -> 
     assert 3 * stage.judge_calls == 200 * (3 * 4 + times * (1 + 2 + 3))
 
 
+def test_without_a_judge_nobody_is_asked_and_readers_answer() -> None:
+    settings = ("judge.kind=verifier", "judge.gates=[]", "tasks.rollouts=4")
+    for gates, readers in (("[misread]", 4 + 2), ("[given_away]", 0)):
+        plan = plan_with(*settings, f"tasks.answer_gates={gates}")
+        assert plan.total("judge_calls") == 0
+        (tasks,) = (stage for stage in plan.stages if stage.stage is Stage.TASKS)
+        assert tasks.solver_rollouts == tasks.prompts * (4 + readers)
+
+
 def retrieval(*settings: str) -> RetrievalPlan:
     found = retrieval_plan(load_config(QWEN, list(settings)), Assumptions())
     assert found is not None

@@ -20,6 +20,7 @@ SAMPLES: dict[str, str | int | bool] = {
     "search_syntax": '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>',
     "turns_left": 1,
     "question": "How did the search for a water-resistant mortar lead to modern cement?",
+    "passages": "Eddystone Lighthouse\nSmeaton used hydraulic lime.",
     "max_search_turns": 5,
     "result_syntax": "between <tool_response> and </tool_response>",
     "tools": '- open: Shows a whole document. <open>{"document": "a title"}</open>',

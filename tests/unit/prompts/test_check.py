@@ -59,8 +59,8 @@ def file_of(problem: Finding) -> str:
 def test_a_missing_role_file_is_a_problem(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
     (pack / "kustomization.yaml").unlink()
-    # A judge of a pack without a guard asks none.
-    for role in set(PromptRole) - {PromptRole.GUARD}:
+    # A judge of a pack without a guard asks none; readers are those of short answers.
+    for role in set(PromptRole) - {PromptRole.GUARD, PromptRole.SOLVER_READING}:
         text = (pack / role.file_name).read_bytes()
         (pack / role.file_name).unlink()
         [problem] = check_pack(pack)
@@ -71,6 +71,11 @@ def test_a_missing_role_file_is_a_problem(tmp_path: Path) -> None:
     replace_in(pack / "domain.yaml", "[entity, source, safety]", "[entity, source]")
     (pack / "gate_safety.md").unlink()
     assert check_pack(pack) == []
+    replace_in(
+        pack / "domain.yaml", "task_types:", "task_types:\n  quiz: {description: A question., answer: span}"
+    )
+    [problem] = check_pack(pack)
+    assert "solver_reading.md" in problem.where and "answer: span" in problem.what
 
 
 def test_a_domain_without_its_file_or_that_extends_no_name_is_a_problem(tmp_path: Path) -> None:

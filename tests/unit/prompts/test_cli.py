@@ -71,7 +71,10 @@ def test_it_is_shown_which_file_and_key_is_own_and_which_inherited() -> None:
     tiny = json.loads(scope_prompts("show", "embedded", "--json").stdout)["origins"]
     reasons = {each["what"]: each["reason"] for each in tiny}
     assert reasons["grade.md"] == "not needed: a lexical judge reads no prompts"
-    assert shown["files"].keys() == {"domain.yaml", *(role.file_name for role in PromptRole)}
+    assert shown["files"].keys() == {
+        "domain.yaml",
+        *(role.file_name for role in PromptRole if role is not PromptRole.SOLVER_READING),
+    }
     whole = scope_prompts("show", "law").stdout
     assert "=== solver.md (own, instead of that of wikipedia: prompts/law/solver.md)" in whole
     assert "=== grade.md (inherited from wikipedia: " in whole

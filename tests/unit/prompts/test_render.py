@@ -22,7 +22,7 @@ def samples_for(role: PromptRole) -> dict[str, str | int | bool]:
 def rendered_prompts(pack: Pack) -> dict[str, str]:
     """Every role with every input, and once more with the optional ones left out or native thinking on."""
     prompts = {}
-    for role, contract in CONTRACTS.items():
+    for role, contract in ((role, CONTRACTS[role]) for role in pack.roles):
         values = samples_for(role)
         prompts[str(role)] = pack.render(role, **values)
         if "native_thinking" in contract.inputs:

@@ -149,9 +149,9 @@ def test_a_challenger_is_paid_for_form_and_for_tasks_at_the_frontier(
         rollout_of(SEARCHED, task="t", status=ended)
         for ended in (RolloutStatus.FINISHED, RolloutStatus.FAILED)
     )
-    found = reward_of_candidate(written, candidate, structure, ChallengerConfig())
+    found = reward_of_candidate(written, candidate, structure, 0.0, ChallengerConfig())
     assert found == (None if reward is None else pytest.approx(reward))
-    assert reward_of_candidate(failed, candidate, structure, ChallengerConfig()) is None
+    assert reward_of_candidate(failed, candidate, structure, 0.0, ChallengerConfig()) is None
 
 
 def test_the_challengers_format_counts_searches_against_the_agreed_number() -> None:

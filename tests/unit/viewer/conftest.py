@@ -13,6 +13,7 @@ from scope_selfplay.base.values import (
     Document,
     Grade,
     Passage,
+    ReaderAnswer,
     Rollout,
     Rubric,
     Verdict,
@@ -79,7 +80,8 @@ def poison(made: RunFolder, iteration: int, text: str, number: int = 2) -> str:
     assert chosen.task is not None and chosen.rubric is not None
     verdict = Verdict(value=True, reasoning=text)
     changes = {
-        "task": chosen.task.model_copy(update={"text": text}),
+        "task": chosen.task.model_copy(update={"text": text, "reference": text, "span": (3, 1234)}),
+        "readings": (ReaderAnswer(answer=text, f1=1.0, is_open=True),),
         "gates": {Gate.SOURCE: verdict},
         "rubric": Rubric(task_id=chosen.task.id, criteria=(Criterion(text=text, dimension=text),) * 2),
     }

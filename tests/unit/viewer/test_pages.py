@@ -91,6 +91,7 @@ def test_what_models_wrote_is_shown_as_text_in_every_place(client: TestClient) -
     # The task, the document's title and text, a gate, two criteria with their dimension, and per rollout: answer,
     # thinking, query, passage; and the judge's word on each criterion.
     assert task.text.count(MARK) > 30 and "{{ 7 * 7 }}" in task.text
+    assert "characters 3 to 1,234 of its document" in task.text and "With passages open" in task.text
     assert "\x1b" not in task.text and "\u202e" not in task.text and "\\x1b[2J" in task.text
     assert all(printable(each) in task.text for each in hostile_texts())
     assert MARK in Elements(client.get("/tasks?iteration=1").text).text
