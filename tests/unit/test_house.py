@@ -16,14 +16,14 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 53_498,
-    "library files": 228,
-    "test lines": 36_787,
-    "benchmark lines": 5_721,
-    "words by hand": 30_273,
-    "settings": 184,
-    "commands": 43,
-    "training lines": 2_602,
+    "library lines": 54_741,
+    "library files": 229,
+    "test lines": 38_266,
+    "benchmark lines": 5_723,
+    "words by hand": 30_632,
+    "settings": 192,
+    "commands": 44,
+    "training lines": 2_601,
     "training files": 12,
     "training/loop.py lines": 292,
 }
