@@ -158,6 +158,10 @@ def continue_run(
     from scope_selfplay.store.reader import find_run
 
     folder = RunFolder(find_run(run))
+    if not folder.config.is_file():
+        raise ConfigError(
+            f"{folder.path}: not a run folder (it has no run.yaml); give one that `scope run` made"
+        )
     options = {} if iterations is None else {"iterations": iterations}
     settings = load_config(folder.config, ("stop_after=null", *overrides), options=options)
     place = folder.path.resolve()

@@ -359,6 +359,7 @@ class Reason(StrEnum):
     NO_SUBJECT = "no_subject"
     MISREAD = "misread"
     KNOWN = "known"
+    UNREAD = "unread"
     # GATE_ENTITY = "gate_entity" and so on: a member for each gate of the table.
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC_FAILED = "rubric"

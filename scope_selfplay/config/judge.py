@@ -121,8 +121,8 @@ def _stated(given: object) -> object:
 
 class JudgeConfig(ConfigSection):
     kind: Literal["lexical", "verifier", "model"] = "lexical"
-    """`lexical` checks facts by rule and works only on the embedded world; `verifier` only compares boxed answers with
-    the reference; `model` calls an endpoint."""
+    """`lexical` checks facts by rule and works only on the embedded world; `verifier` only compares boxed or short
+    answers with the reference; `model` calls an endpoint."""
     endpoint: EndpointConfig = EndpointConfig()
     """Endpoint of the judge model; used for every role without an endpoint of its own."""
     endpoints: Annotated[dict[JudgeRole, EndpointConfig], BeforeValidator(_stated)] = Field(
@@ -206,7 +206,7 @@ class JudgeConfig(ConfigSection):
             yield ("every endpoint of evaluate needs a base_url, for example http://127.0.0.1:8001/v1")
         if self.kind == "verifier" and self.canaries.rate:
             yield (
-                f"canaries.rate is {self.canaries.rate:g}, but kind verifier compares boxed answers and reads no text; "
+                f"canaries.rate is {self.canaries.rate:g}, but kind verifier compares by rule and reads no text; "
                 "leave it out"
             )
         if self.noise and self.kind == "model":

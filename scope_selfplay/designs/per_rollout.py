@@ -25,7 +25,7 @@ from scope_selfplay.rewards.equations import (
     solver_reward,
     summed_objectives,
 )
-from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_match
+from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_match, number_normal
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
@@ -198,7 +198,7 @@ class PointwiseDesign(PerAnswerDesign[PointwiseReward]):
 VERIFIERS: Mapping[str, Verify] = {
     "exact": lambda answer, reference: float(answer.casefold().split() == reference.casefold().split()),
     "boxed": boxed_reward,
-    "f1": lambda answer, reference: f1(answer, [reference]),
+    "f1": lambda answer, reference: f1(answer, [reference], normal=number_normal),
     "number": number_match,
 }
 """By the name in `solver.reward.check`."""

@@ -99,7 +99,7 @@ def audit_judge(path: Path, overrides: Sequence[str], progress: Progress, *, sam
         run = Run(load_config(folder.config, overrides), folder, load_pack(folder.prompts), progress)
         if run.config.judge.kind == "verifier":
             raise ConfigError(
-                "judge.kind is verifier: it compares boxed answers by rule, so there is nothing to ask again"
+                "judge.kind is verifier: it compares answers by rule, so there is nothing to ask again"
             )
         judges = _Judges(run)
         pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}

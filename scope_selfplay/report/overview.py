@@ -288,8 +288,9 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     # With the first task behind each.
     warnings = [Folded(each.title, each.lines[:2]) for each in found if isinstance(each, Folded)]
     made = [
-        f"{each.iteration}: {each.accepted:,} of {each.candidates:,} candidates accepted, most others "
-        f"{next(iter(each.rejected), 'nothing')}; {sum(each.seconds.values()) / 60:.1f} minutes"
+        f"{each.iteration}: {each.accepted:,} of {each.candidates:,} candidates accepted"
+        + "".join(f", {count:,} rejected as {reason}" for reason, count in [*each.rejected.items()][:1])
+        + f"; {sum(each.seconds.values()) / 60:.1f} minutes"
         for each in (_summary_of(reader, run, number) for number in range(1, last + 1))
         if each.candidates
     ]

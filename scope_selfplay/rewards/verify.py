@@ -254,6 +254,7 @@ Normaliser = Callable[[str], str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = frozenset(string.punctuation)
+_MINUS, _DECIMAL_POINT = re.compile(r"(?<!\w)[-−](?=\d)"), re.compile(r"(?<=\d)\.(?=\d)")
 _TRIVIA_PUNCTUATION = _PUNCTUATION | set("‘’´`")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
@@ -271,6 +272,14 @@ def trivia_normal(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
+def number_normal(text: str) -> str:
+    """As SQuAD's, but a sign and a decimal point belong to their number, and what has articles alone keeps them: `-5`
+    is not `5`, `1.5` not `15`, and vitamin A is one.
+    """
+    signed = _DECIMAL_POINT.sub("point", _MINUS.sub("minus", text))
+    return squad_normal(signed) or " ".join(text.lower().split())
+
+
 def exact_match(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) -> float:
     """1 where the answer equals one of the right ones."""
     found = normal(answer)
@@ -282,7 +291,7 @@ def f1(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) 
     return max(_f1(normal(answer), normal(each)) for each in right)
 
 
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?:(?<!\d)[-+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> float | None:

@@ -189,6 +189,7 @@ _FAULT_REASONS = {
 _TRANSIENT_REASONS = (
     Reason.JUDGE_FAILED,
     Reason.RUBRIC_FAILED,
+    Reason.UNREAD,
     Reason.ENGINE_FAILED,
     Reason.SEARCH_FAILED,
     Reason.TOOL_FAILED,
@@ -248,9 +249,14 @@ class TaskWriter:
             search_turns=rollout.searches,
             assigned_turns=source.search_turns,
         )
-        if source.task_type in self.context.with_short_answers:
-            return await self._judge_pair(task, source, found)
-
+        is_short = source.task_type in self.context.with_short_answers
+        if is_short:
+            pair = read_pair(task.text, source.document, self.context.config.tasks)
+            if isinstance(pair, Reason):
+                return CandidateRecords(found(pair, task=task))
+            task = task.model_copy(
+                update={"text": pair.question, "reference": pair.answer, "span": pair.span}
+            )
         calls = [
             self.context.judge.ask(GateQuestion(task, gate, source.document)) for gate in self.context.gates
         ]
@@ -262,6 +268,8 @@ class TaskWriter:
             return CandidateRecords(found(Reason.refused_by(refused)))
         if any(verdict.value is None for verdict in gates.values()):
             return CandidateRecords(found(Reason.JUDGE_FAILED))
+        if is_short:
+            return await self._judge_answer(task, source, found)
 
         documents = [source.document, *evidence]
         reply = await self.context.judge.ask(RubricQuestion(task, documents))
@@ -272,16 +280,11 @@ class TaskWriter:
             return CandidateRecords(found(Reason.UNGROUNDED, rubric=rubric))
         return await self._tried(task, rubric, found)
 
-    async def _judge_pair(
+    async def _judge_answer(
         self, task: Task, source: TaskSource, found: Callable[..., Candidate]
     ) -> CandidateRecords:
-        """Of a question with a short answer: rules, readers, and the Solver's tries, compared with the answer."""
+        """Of a question with a short answer: readers, and the Solver's tries, compared with the answer."""
         settings = self.context.config.tasks
-        pair = read_pair(task.text, source.document, settings)
-        if isinstance(pair, Reason):
-            return CandidateRecords(found(pair, task=task))
-        task = task.model_copy(update={"text": pair.question, "reference": pair.answer, "span": pair.span})
-        found = partial(found, task=task)
         if self.trial is not None and {Reason.MISREAD, Reason.KNOWN} & {*settings.answer_gates}:
             fault, readings = await self._read(task, source, self.trial.solver)
             found = partial(found, readings=readings)
@@ -300,15 +303,16 @@ class TaskWriter:
         except SearchError:
             return Reason.SEARCH_FAILED, ()
         render = partial(context.pack.render, PromptRole.SOLVER_READING, question=task.text)
-        policy_format, opened = _reading_format(solver.policy_format), ""
+        with_passages, opened = _reading_format(solver.policy_format), ""
         for count in range(len(near), -1, -1):
             opened = render(passages=beside(source.document, near[:count], task))
-            if _fits(opened, policy_format):
+            if _fits(opened, with_passages):
                 break
 
         async def read(number: int) -> Rollout:
             key = (*self.key, task.id, "reads", number)
-            prompt = opened if number < settings.opened else render()
+            is_open = number < settings.opened
+            prompt, policy_format = (opened, with_passages) if is_open else (render(), solver.policy_format)
             episode = solver_episode(
                 policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=0, tools=()
             )

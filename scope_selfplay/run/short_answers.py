@@ -25,16 +25,19 @@ from scope_selfplay.base.values import (
     rng_from,
 )
 from scope_selfplay.config.run import TasksConfig
-from scope_selfplay.rewards.verify import f1
+from scope_selfplay.rewards.verify import f1, number_normal
 
-_QUESTION_MARKS = tuple("?？؟;՞፧")
+_QUESTION = re.compile(r"[?？؟\u037e፧]$|՞|[\u0370-\u03ff\u1f00-\u1fff][^;]*;$")
+"""In Greek it ends with a semicolon, and in Armenian the mark stands within."""
 _LONGEST_QUESTION = 300
 NEAR = 4
 """Passages that readers have open beside the document."""
 _REACHED = 0.8
 """F1 from which a reader's answer is the task's."""
 _FEWEST_LETTERS = 3
-"""Of an answer that is looked for within words of the question; any other is one of its words, or not there."""
+"""Of a name with which a word of the question may begin, as `Aruba's` does; a shorter one is a word of it."""
+_TITLE_WORD = 4
+"""Letters of a word that tells what a title without names is about."""
 
 
 class Pair(NamedTuple):
@@ -50,7 +53,7 @@ def read_pair(written: str, document: Document, settings: TasksConfig) -> Pair |
     question, mark, answer = (part.strip() for part in written.rpartition("|"))
     if not mark or "\n" in question or len(question) > _LONGEST_QUESTION or not _letters(answer):
         return Reason.NO_QUESTION
-    if not question.endswith(_QUESTION_MARKS):
+    if not _QUESTION.search(question):
         return Reason.NO_QUESTION
     if (span := span_of(answer, document.text)) is None:
         return Reason.NO_SPAN
@@ -71,6 +74,9 @@ def _first(refuses: Mapping[Reason, bool], settings: TasksConfig) -> Reason | No
 def span_of(answer: str, text: str) -> tuple[int, int] | None:
     """Where it stands word for word, whatever white space is between the words; None where it stands nowhere."""
     own = r"\s+".join(map(re.escape, answer.split()))
+    # A sign and a decimal point belong to their number.
+    before = r"(?<!\d[.,])(?<!(?<!\w)[-−])" if answer[0].isdigit() else ""
+    own = before + own + (r"(?![.,]\d)" if answer[-1].isdigit() else "")
     for found in re.finditer(own, text):
         begin, end = found.span()
         if not (_joined(text[begin - 1 : begin + 1]) or _joined(text[end - 1 : end + 1])):
@@ -84,17 +90,17 @@ def _joined(pair: str) -> bool:
 
 
 def gives_away(question: str, answer: str) -> bool:
-    """Whether the answer, its letters in any form, or these backwards stand in the question, or all its words do."""
-    asked, letters = _letters(question), _letters(answer)
-    has_word = sum(map(str.isalpha, letters)) >= _FEWEST_LETTERS
-    if has_word and (letters in asked or letters[::-1] in asked):
-        return True
-    return {*_words(answer)} <= {*_words(question)}
+    """Whether words of the question are the answer, its letters in any form, or these backwards, or all its words stand
+    there.
+    """
+    asked, letters = _words(question), _letters(answer)
+    runs = {"".join(asked[begin:end]) for begin in range(len(asked)) for end in range(begin, len(asked) + 1)}
+    return bool({letters, letters[::-1]} & runs) or {*_words(answer)} <= {*asked}
 
 
 def _words(text: str) -> list[str]:
     """As letters; in scripts that write no blanks each letter is one."""
-    return [letters for word in spaced(text).split() if (letters := _letters(word))]
+    return [letters for word in re.split(r"[\s/–-]+", spaced(text)) if (letters := _letters(word))]
 
 
 def _letters(text: str) -> str:
@@ -104,12 +110,17 @@ def _letters(text: str) -> str:
 
 
 def names_subject(question: str, title: str) -> bool:
-    """Whether a name of the document's title is in the question, which has to stand alone: where it has no name, its
-    first word with a capital, else any word of it. Without a title nothing can be said against a question.
+    """Whether a word of the question, which has to stand alone, begins with a name of the document's title: where that
+    has none, with any longer word of it, up to a colon. Without a title nothing can be said against a question.
     """
-    words = title.split()
-    names = named_in(f". {title}") or {word for word in words[:1] if word[:1].isupper()} or {*words}
-    wanted = [f" {' '.join(found)} " for name in names if (found := _words(name))]
+    words = title.partition(":")[0].split()
+    names = {name for name in named_in(f". {title}") if any(map(str.isalpha, name))}
+    names = names or {word for word in words if len(_letters(word)) >= _TITLE_WORD} or {*words}
+    wanted = [
+        f" {' '.join(found)}" + ("" if len(found) > 1 or len(found[0]) >= _FEWEST_LETTERS else " ")
+        for name in names
+        if (found := _words(name))
+    ]
     asked = f" {' '.join(_words(question))} "
     return not wanted or any(name in asked for name in wanted)
 
@@ -130,14 +141,22 @@ def readings_of(task: Task, rollouts: Sequence[Rollout], opened: int) -> tuple[R
     """What readers answered, the first `opened` of them with passages, and what it shares with the task's answer."""
     return tuple(
         ReaderAnswer(
-            answer=each.answer, f1=f1(each.answer or "", [task.reference or ""]), is_open=row < opened
+            answer=each.answer,
+            f1=f1(each.answer or "", [task.reference or ""], normal=number_normal),
+            is_open=row < opened,
         )
         for row, each in enumerate(rollouts)
     )
 
 
 def refused_by_readers(readings: Sequence[ReaderAnswer], settings: TasksConfig) -> Reason | None:
-    """None where enough of them found the answer in the passages, and none knew it without."""
+    """None where enough of them found the answer in the passages, and none knew it without. Where none that reads the
+    same can be read, nothing is known.
+    """
+    for gate, is_open in ((Reason.MISREAD, True), (Reason.KNOWN, False)):
+        said = [each.answer for each in readings if each.is_open is is_open]
+        if gate in settings.answer_gates and all(answer is None for answer in said):
+            return Reason.UNREAD
     reached = [each for each in readings if each.f1 >= _REACHED]
     refuses = {
         Reason.MISREAD: sum(each.is_open for each in reached) < settings.readers.agree,

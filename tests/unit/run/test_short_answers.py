@@ -18,7 +18,7 @@ from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.rewards.equations import frontier_reward
-from scope_selfplay.rewards.verify import number_match
+from scope_selfplay.rewards.verify import exact_match, f1, number_match, number_normal
 from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter
 from scope_selfplay.run.short_answers import gives_away, names_subject, read_pair, refused_by_readers, span_of
 from tests.unit.run.test_candidate import PROMPTS, PROVENANCE
@@ -54,12 +54,35 @@ def refused(written: str, document: Document = ARUBA) -> str:
         ("Is ORANJE-STAD the capital of Aruba? | Oranjestad", Reason.GIVEN_AWAY),
         ("Is Ｏｒａｎｊｅｓｔàｄ the capital of Aruba? | Oranjestad", Reason.GIVEN_AWAY),
         ("Is Jamanota or Ceru the highest point of Aruba? | Ceru Jamanota", Reason.GIVEN_AWAY),
+        ("What does the 188m one mean for Aruba? | 188 m", Reason.GIVEN_AWAY),
+        ("What is Aruba's capital? | Oranjestad", "Oranjestad"),
+        ("The capital of Aruba is what; | Oranjestad", Reason.NO_QUESTION),
         ("What is the capital? | Oranjestad", Reason.NO_SUBJECT),
         ("What is the geography of the capital? | Oranjestad", Reason.NO_SUBJECT),
     ],
 )
 def test_a_pair_is_refused_for_a_reason_of_its_own(written: str, found: str) -> None:
     assert refused(written) == found
+
+
+@pytest.mark.parametrize("answer", ["5 °C", "5", "1", "02"])
+def test_a_sign_and_a_decimal_point_belong_to_their_number(answer: str) -> None:
+    aruba = Document(
+        id="d5", title="Aruba", text="Aruba has seen -5 °C once, and lies 1.5 m high on 1,020 rocks."
+    )
+    assert refused(f"How is Aruba? | {answer}", aruba) == Reason.NO_SPAN
+    assert refused("How is Aruba? | 1.5 m", aruba) == "1.5 m"
+    assert f1("-5 °C", ["5 °C"], normal=number_normal) < 0.8
+    assert [exact_match(each, ["1.5"], normal=number_normal) for each in ("15", "1.5")] == [0.0, 1.0]
+
+
+def test_an_article_may_be_the_answer_and_nothing_is_none() -> None:
+    assert [exact_match(each, ["A"], normal=number_normal) for each in ("a", "the", "...", "")] == [
+        1.0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_an_answer_is_no_whole_document_however_short_that_is() -> None:
@@ -84,6 +107,9 @@ def test_pairs_of_any_language_are_read() -> None:
         ("The capital of Aruba", "What has Aruba?", True),
         ("the art of printing", "When did it start?", False),
         ("the art of printing", "Who began printing?", True),
+        ("Brevik Gate 4", "What happens after 4 seconds?", False),
+        ("How to reset the gate", "How long is it?", False),
+        ("Der Rhein", "Wo liegt die Quelle des Rheins?", True),
         ("维也纳", "它也是首都吗？", False),
     ],
 )
@@ -104,7 +130,17 @@ def test_a_gate_that_is_not_in_use_refuses_nothing() -> None:
 
 def test_digits_and_short_answers_are_given_away_as_words_alone() -> None:
     assert gives_away("Is it 5 or more?", "5") and not gives_away("Is it 15 or more?", "5")
-    assert gives_away("Is it 1880?", "1880") and not gives_away("Is it 18805?", "1880")
+    assert gives_away("Is it 1880/81?", "1880") and not gives_away("Is it 18805?", "1880")
+    assert not gives_away("What of the environment?", "iron")
+
+
+def test_readers_of_whom_nothing_can_be_read_decide_nothing() -> None:
+    for opened, closed in ((None, "a"), ("a", None)):
+        said = [
+            ReaderAnswer(answer=opened, f1=0.0, is_open=True),
+            ReaderAnswer(answer=closed, f1=0.0, is_open=False),
+        ]
+        assert refused_by_readers(said, TasksConfig()) is Reason.UNREAD
 
 
 def readings(opened: str, closed: str) -> tuple[ReaderAnswer, ...]:
