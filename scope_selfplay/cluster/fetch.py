@@ -30,7 +30,7 @@ from scope_selfplay.cluster.check import config_of
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
 from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body, status_name
 from scope_selfplay.store.files import place_of, read_value, write_atomic
-from scope_selfplay.store.folder import RunFolder, checksum
+from scope_selfplay.store.folder import RunFolder, Stage, checksum
 from scope_selfplay.store.object_store import ObjectFolder, StoredFile, receive
 from scope_selfplay.store.ratings import kept_solver
 
@@ -290,7 +290,9 @@ class StoredRun:
         names = open_at(f"runs/{run}").names()
         for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
             place = f"runs/{run}/{part}"
-            inner = open_at(place).names() if part.startswith("iteration-") else [""]
+            # In the order of the run: of what each stage takes along, the last one's counts.
+            there = open_at(place).names() if part.startswith("iteration-") else [""]
+            inner = [name for name in ("", *Stage) if name in there]
             for remote in (open_at(f"{place}/{name}") for name in inner):
                 files = remote.index() or remote.newest_work() or {}
                 self._found |= {name: (remote, file) for name, file in files.items()}

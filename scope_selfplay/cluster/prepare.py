@@ -186,7 +186,9 @@ def awaited(config: RunConfig) -> list[str]:
 
 def inputs_of(config: RunConfig, *, begins: bool) -> list[str]:
     """The paths on the volume that a run's own settings name; those of its corpus are read where it begins."""
-    text = config.model_dump_json(exclude={"cluster"} if begins else {"cluster", "corpus"})
+    corpus = {} if begins else {"corpus": True}
+    # A cache is made, and nobody brings it.
+    text = config.model_dump_json(exclude={"cluster": True, "judge": {"cache": True}, **corpus})
     return list(dict.fromkeys(re.findall(rf'(?:"|=)({VOLUME}/[^"]+)"', text)))
 
 

@@ -155,7 +155,7 @@ def _web_page(path: Path) -> Converted:
         tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
     )
     # Code of several lines in a sentence has its fence behind words there (2.0), and all that follows would be code.
-    text = re.sub(r"^(?![ \t]*```)(.*\S)[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
+    text = re.sub(r"^([^`\n]*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
     # Of a short page all is taken.
     if len(text) < 200:
         whole = _by_markitdown(path)
@@ -193,6 +193,7 @@ _QUOTED = re.compile(r"(?:^On .{,200}\n?.{,200}wrote:\n+)?^>(?!>> |From ).*\n?(?
 def _mails(path: Path) -> Records:
     """A message, or the threads of a box, whose answers quote what stands above; HTML alone stays as it is."""
     headers, found, thread_of = HeaderRegistry(), dict[str, dict[str, str]](), dict[str, str]()
+    mails = list[tuple[str, str, str]]()
     # Python fails on some names and addresses.
     headers.registry |= dict.fromkeys(("from", "message-id"), UnstructuredHeader)
     parser = BytesParser(policy=modern.clone(header_factory=headers))
@@ -207,19 +208,27 @@ def _mails(path: Path) -> Records:
         except (LookupError, ValueError):
             text = body.get_payload(decode=True).decode("utf-8", "replace")
         text = str(text).replace("\r\n", "\n").strip()
-        author, own = str(message["from"] or ""), str(message["message-id"] or number)
-        # Some programs write after an id who wrote what and when.
-        before = re.findall(r"<\S+>", f"{message['references'] or ''} {message['in-reply-to'] or ''}")
+        author, own = str(message["from"] or ""), _ids(message["message-id"]) or [f"{number}"]
+        before = [*_ids(message["references"]), *_ids(message["in-reply-to"])]
         place = next((thread_of[each] for each in before if each in thread_of), f"{path}, message {number}")
-        thread_of |= dict.fromkeys((*before, own), place)
+        thread_of |= dict.fromkeys((*before, *own), place)
         if place in found:
             name = author.partition(" <")[0].strip('"')
-            found[place]["text"] += f"\n\n{name}:\n\n{_QUOTED.sub('', text).strip()}"
+            mails.append((place, f"\n\n{name}:\n\n", _QUOTED.sub("", text).strip()))
         else:
             about = {"title": message["subject"], "date": message["date"], "author": author}
-            found[place] = {"text": text} | {name: str(value) for name, value in about.items() if value}
-    texts = without_repeated([(place, each["text"]) for place, each in found.items()])
-    yield from ((place, found[place] | {"text": text}) for place, text in zip(found, texts, strict=True))
+            found[place] = {"text": ""} | {name: str(value) for name, value in about.items() if value}
+            mails.append((place, "", text))
+    texts = without_repeated([(f"{number}", text) for number, (_, _, text) in enumerate(mails)])
+    for (place, before_it, whole), text in zip(mails, texts, strict=True):
+        found[place]["text"] += before_it + (text or whole)
+    yield from found.items()
+
+
+def _ids(header: Any) -> list[str]:
+    """Some programs write after an id who wrote what and when, others no brackets around it."""
+    text = str(header or "")
+    return re.findall(r"<[^<>\s]+>", text) or text.split()
 
 
 def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:

@@ -410,7 +410,7 @@ def _reason_to_skip(path: Path, reader: CorpusReader | None) -> str:
     row = format_of(path)
     if row is None:
         return f"have a suffix that no reader knows ({path.suffix.lower() or 'none'})"
-    if path.name.endswith((".rst.txt", ".md.txt")):
+    if "_sources" in path.parts and path.name.endswith((".rst.txt", ".md.txt")):
         return "are what Sphinx made its pages of"
     if reader is CorpusReader.MARKDOWN_SECTIONS and not row.is_markdown:
         return "are no Markdown, which the reader markdown_sections reads"

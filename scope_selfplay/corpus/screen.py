@@ -75,7 +75,9 @@ def _formats(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[
         said = _trigrams(best) if others else set()
         for _, other in others:
             found = _trigrams(other)
-            if len(said & found) >= _SAME_PAGE * min(len(said), len(found)):
+            shorter, longer = sorted((len(said), len(found)))
+            # An abstract beside its paper is another document.
+            if shorter and longer <= 2 * shorter and len(said & found) >= _SAME_PAGE * shorter:
                 yield from (LeftOut("in other formats, too", each, best[0].id) for each in other)
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.errors import ExitCode, RecordError, RunMismatchError, StorageError, UserError
+from scope_selfplay.base.errors import (
+    ConfigError,
+    ExitCode,
+    OutsideError,
+    RecordError,
+    RunMismatchError,
+    StorageError,
+    UserError,
+)
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.pods import CACHE, ManifestContext, RunStage
 from scope_selfplay.config.load import load_config
@@ -136,6 +144,14 @@ class RunStore:
 
         First, once, with what the run began: it comes from the store, or goes there before there is a Job.
         """
+        has_looked = self._stored_at is not None
+        try:
+            self._look(config)
+        except ConfigError as error:
+            # A key that was good is good again soon, and the stages of this run go on.
+            raise OutsideError(str(error)) if has_looked else error from None
+
+    def _look(self, config: RunConfig) -> None:
         if self._stored_at is None:
             self._pull(Unit(self._unit("log")))
             if not self._pull(Unit(self._unit("begin"))):
@@ -160,9 +176,12 @@ class RunStore:
         remote = ObjectFolder(self._store, Progress(), self._unit(part))
         if remote.index() is not None:
             return
-        if (data := remote.read(name := f"index-a{attempt}.json")) is None:
-            why = "was deleted since its attempt ended well; delete the controller's Job, and the stage is made again"
-            raise RecordError(f"{remote.url}/{name}: {why}")
+        name = f"index-a{attempt}.json"
+        data, files = remote.read(name), remote.index(name)
+        if data is None or files is None or f"{part}/{MANIFEST}" not in files:
+            why = "was deleted since its attempt ended well" if files is None else "has no manifest"
+            again = "delete the controller's Job, and the stage is made again"
+            raise RecordError(f"{remote.url}/{name}: {why}; {again}")
         remote.write(INDEX, data)
 
     def store_logs(self) -> None:

@@ -377,9 +377,10 @@ def pull(
     remote, folder = ObjectFolder(store, progress, unit.name), unit.folder(volume)
     files = (remote.newest_work() if of_work else remote.index()) or {}
     chosen = {name: file for name, file in files.items() if name.startswith(unit.below) and wanted(name)}
-    if len(files) == 1 and folder.suffix:
+    place = volume / unit.name
+    if len(files) == 1 and place.suffix:
         # A file alone, whatever it was called where it was uploaded.
-        chosen, folder = {folder.name: next(iter(files.values()))}, folder.parent
+        chosen, folder = {place.name: next(iter(files.values()))}, place.parent
     receive(remote, chosen, folder, progress)
     return bool(chosen)
 
@@ -431,10 +432,16 @@ def keep(
     if attempt is None and remote.index() is not None:
         say(f"{remote.url}: is there already")
         return ExitCode.DONE
-    process, code = subprocess.Popen(command), None
+    # The store's key is for what copies.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    process, code = subprocess.Popen(command, env=environment), None
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda received, frame: process.send_signal(received))
     so_far = [] if attempt is None else [f"work-{number}.json"]
+
+    def is_others(name: str) -> bool:
+        return "/.work/shares/" in name and own not in name
+
     while code is None:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(every)
@@ -443,7 +450,7 @@ def keep(
                 store_unit(remote, unit, volume, so_far, known, worker)
                 if worker is not None:
                     # What the others have settled is not made for nothing.
-                    pull(store, unit, volume, Progress(), of_work=True, wanted=lambda name: own not in name)
+                    pull(store, unit, volume, Progress(), of_work=True, wanted=is_others)
         except ScopeError as error:
             say(f"{error}; tried again in {every:.0f} s")
     code = code if code >= 0 else 128 - code

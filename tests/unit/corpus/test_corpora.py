@@ -150,6 +150,9 @@ def test_of_a_page_in_several_formats_one_is_kept(tmp_path: Path) -> None:
             b"Of another bridge nothing is told, but that it stands to this day."
         ),
         "other/a.txt": f"B\n\n{old}\n\nAGAIN\n\n{new}",
+        # An abstract beside its paper.
+        "paper.md": old,
+        "paper.txt": f"{old} {new} Since then it has been built anew, of iron, by those who came back.",
     }
     documents = read_documents(folder_of(tmp_path, pages), CorpusReader.TEXT_FILES)
     found = screen(documents, CorpusConfig())
@@ -158,6 +161,8 @@ def test_of_a_page_in_several_formats_one_is_kept(tmp_path: Path) -> None:
         "guide/a.md",
         "guide/a.txt.gz",
         "other/a.txt",
+        "paper.md",
+        "paper.txt",
     ]
     assert [(each.reason, each.kept) for each in found.left_out] == [("in other formats, too", "guide/a.md")]
     assert screen(documents, CorpusConfig(duplicates="keep")).kept == documents
@@ -177,6 +182,21 @@ def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cos
         (f"About {n}", f"It crashes {n}.") for n in range(5)
     ]
     assert found[0].metadata["author"] == ". <a@b>"
+
+
+def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_what_is_said_alone_stays(
+    tmp_path: Path,
+) -> None:
+    mail = "From a\nFrom: {}\nSubject: About {}\nMessage-ID: <{}> (added by b)\n{}\n{}\n\n"
+    threads = (
+        mail.format("Ana", row, row, "", f"Why {row}?")
+        + mail.format("Cy", row, f"{row}.1", f"In-Reply-To: <{row}>\n", "Yes.")
+        for row in range(6)
+    )
+    (tmp_path / "list.mbox").write_text("".join(threads))
+    assert [each.text for each in read_documents(tmp_path / "list.mbox")] == [
+        f"Why {row}?\n\nCy:\n\nYes." for row in range(6)
+    ]
 
 
 def test_every_file_is_read_or_listed_with_its_reason_in_one_go(tmp_path: Path) -> None:
