@@ -130,14 +130,14 @@ class ObjectFolder:
             raise RecordError(f"{self.url}/{name}: damaged; upload again") from None
 
     def newest_work(self) -> _Files | None:
-        """What the newest attempt at a stage has so far; of workers that share one, the newest of each.
+        """What the newest attempt at a stage has so far; of workers that share one, what all attempts have.
 
         By the time of the store: attempts are counted anew where somebody has deleted what counted them.
         """
         found = [match for name in self.names() if (match := _WORK.fullmatch(name))]
-        newest = {match[1] or "": match[0] for match in found}
-        # A worker's own records come after what the Job that collects them has seen.
-        indexes = [self.index(name) or {} for _, name in sorted(newest.items())]
+        whole, shared = ([match[0] for match in found if bool(match[1]) is kind] for kind in (False, True))
+        # Every start of a worker has a folder of its own: one that ends late takes nothing from the next.
+        indexes = [self.index(name) or {} for name in (*whole[-1:], *shared)]
         return {name: file for index in indexes for name, file in index.items()} if indexes else None
 
     def read(self, name: str) -> bytes | None:

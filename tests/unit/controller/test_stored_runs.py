@@ -299,6 +299,10 @@ def test_workers_share_a_stage_see_each_other_and_are_collected(tmp_path: Path) 
     def share(disk: str, worker: int, start: int) -> Path:
         return tmp_path / disk / unit.name / f".work/shares/{worker:02d}-of-02-{start:03d}/candidates.jsonl"
 
+    def keep_on(disk: Path, attempt: int, worker: int, program: str) -> int:
+        which = {"attempt": attempt, "worker": worker, "every": 0.1}
+        return keep(store, unit, disk, [sys.executable, "-c", program], print, **which)
+
     for attempt, (worker, start) in enumerate([(0, 0), (1, 0), (1, 1)], start=1):
         disk = tmp_path / f"disk-{attempt}"
         pull(store, unit, disk, Progress(), of_work=True)
@@ -306,10 +310,11 @@ def test_workers_share_a_stage_see_each_other_and_are_collected(tmp_path: Path) 
         write += (
             "p.parent.mkdir(parents=True); p.write_text(str(p.parent.name)); import time; time.sleep(0.5)"
         )
-        which = {"attempt": attempt, "worker": worker, "every": 0.1}
-        assert keep(store, unit, disk, [sys.executable, "-c", write], print, **which) == 0
+        assert keep_on(disk, attempt, worker, write) == 0
+    # The first attempt of a worker ends late, long after the second one.
+    assert keep_on(tmp_path / "disk-2", 2, 1, "") == 0
     remote = ObjectFolder(store, Progress(), unit.name)
-    assert remote.names() == ["work-a1-s00.json", "work-a2-s01.json", "work-a3-s01.json"]
+    assert remote.names() == ["work-a1-s00.json", "work-a3-s01.json", "work-a2-s01.json"]
     assert all("/shares/01-" in name for name in remote.index("work-a3-s01.json") or ())
     # The collecting Job finds all of them; a worker has seen the others' while it worked.
     pull(store, unit, tmp_path / "last", Progress(), of_work=True)
