@@ -162,8 +162,14 @@ def continue_run(
         raise ConfigError(
             f"{folder.path}: not a run folder (it has no run.yaml); give one that `scope run` made"
         )
-    options = {} if iterations is None else {"iterations": iterations}
-    settings = load_config(folder.config, ("stop_after=null", *overrides), options=options)
+    changed = ("stop_after=null", *overrides)
+    settings = load_config(folder.config, changed)
+    if iterations is not None:
+        if iterations < settings.iterations:
+            raise ConfigError(
+                f"--iterations: {iterations}, and the run has {settings.iterations}; give as many or more"
+            )
+        settings = load_config(folder.config, changed, options={"iterations": iterations})
     place = folder.path.resolve()
     if gpus is not None and place.name != settings.name:
         raise ConfigError(f"--gpus: its processes look for a folder {settings.name}; rename {place}")

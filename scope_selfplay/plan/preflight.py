@@ -190,8 +190,10 @@ def _answered(what: str, check: Callable[[], Finding]) -> Finding:
 
 def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
     """An index of other passages finds nothing of what tasks are about; more passages than the run's are fine."""
-    settings = config.search.model_copy(update={"outage": min(_REACHED, config.search.outage)})
-    found = at_once(ask_retriever(settings, documents, _ASKED))
+    reached = config.search.model_copy(update={"outage": min(_REACHED, config.search.outage)})
+    at_once(ask_retriever(reached, documents, 0))
+    # A first search may read an index from disk.
+    found = at_once(ask_retriever(config.search, documents, _ASKED))
     there = f"{config.search.url} answers with {found.record.rows:,} passages"
     if found.is_same:
         return Finding("retriever", f"{there}, those of the run's {len(documents):,} documents", State.OK)

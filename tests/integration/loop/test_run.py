@@ -174,6 +174,12 @@ def test_a_run_that_was_killed_moved_and_renamed_is_the_one_that_stayed(
     scope = [sys.executable, "-m", "scope_selfplay"]
     done = ran([*scope, "continue", "elsewhere/b"], cwd=tmp_path, env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
+    for given, said in (
+        (["elsewhere"], "not a run folder"),
+        (["elsewhere/b", "--iterations=1"], "the run has 2"),
+    ):
+        refused = ran([*scope, "continue", *given], cwd=tmp_path, env=environment(), timeout=100)
+        assert refused.returncode == 64 and said in refused.stderr
     # Every next step works as it is printed.
     steps = [line.strip().split("  ")[0] for line in done.stdout.partition("What next\n")[2].splitlines()]
     again, view, *others = (shlex.split(step) for step in steps)

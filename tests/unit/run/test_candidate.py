@@ -182,7 +182,7 @@ async def test_every_outcome_has_its_status_and_reason(
 ) -> None:
     # Which of many begin alike is known when they are collected; those of short answers have tests of their own.
     short = {Reason.NO_QUESTION, Reason.NO_SPAN, Reason.LONG_ANSWER, Reason.GIVEN_AWAY, Reason.NO_SUBJECT}
-    short |= {Reason.MISREAD, Reason.KNOWN}
+    short |= {Reason.MISREAD, Reason.KNOWN, Reason.UNREAD}
     assert {case[5] for case in CASES} == set(Reason) - {Reason.TOO_ALIKE} - short
     made, _ = await judged(judge(), answers, rollout=rollout)
     candidate = made.candidate
