@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_823,
+    "library lines": 54_831,
     "library files": 229,
-    "test lines": 38_327,
+    "test lines": 38_333,
     "benchmark lines": 5_723,
     "words by hand": 30_632,
     "settings": 192,
