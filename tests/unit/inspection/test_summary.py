@@ -142,7 +142,7 @@ def test_the_report_shows_funnel_curves_held_out_and_the_end_what_next(run: Run)
     for part in (
         " S_1 (kept) 0.400 [0.300, 0.500] 100 ############\n",
         "iteration-01/solver/checkpoint, best/",
-        "\n 1: 2 of 6 candidates accepted, most others too_hard; 0.1 minutes\n",
+        "\n 1: 2 of 6 candidates accepted, 3 rejected as too_hard; 0.1 minutes\n",
         "tiny the iterations that are left\n",
         "tiny --status accepted the tasks that were kept\n",
     ):

@@ -70,7 +70,7 @@ def test_judges_that_decide_are_apart_from_the_one_that_trains() -> None:
         ([*TWO_LINES, "judge.noise.first=0.3"], "is for judges by rule"),
         (["judge.noise.first=0.3", "judge.noise.longer=0.9"], "add up to 1.2"),
         (["judge.noise.unreadable=0.1"], "raise judge.failure_budget"),
-        (["judge.kind=verifier", "judge.canaries.rate=0.1"], "kind verifier compares boxed answers"),
+        (["judge.kind=verifier", "judge.canaries.rate=0.1"], "kind verifier compares by rule"),
     ],
 )
 def test_judges_that_cannot_be_are_refused(settings: list[str], message: str) -> None:
