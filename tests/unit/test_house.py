@@ -20,7 +20,7 @@ BUDGETS = {
     "library files": 229,
     "test lines": 38_333,
     "benchmark lines": 5_723,
-    "words by hand": 30_632,
+    "words by hand": 30_643,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,
