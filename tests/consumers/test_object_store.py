@@ -77,6 +77,8 @@ def proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
     values = {"AWS_ENDPOINT_URL": proxy.url, "AWS_DEFAULT_REGION": "us-east-1", "HOME": os.devnull}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED", *values):
         monkeypatch.setenv(name, values.get(name, "true"))
+    # The project is not installed beside moto, and what is killed runs elsewhere.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setattr(object_store, "PART", PART)
     monkeypatch.setattr(object_store, "PAUSE", 0.01)
     proxy.store.create_dir("bucket")

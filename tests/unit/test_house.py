@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_831,
     "library files": 229,
-    "test lines": 38_333,
+    "test lines": 38_335,
     "benchmark lines": 5_723,
     "words by hand": 30_643,
     "settings": 192,
