@@ -3,7 +3,7 @@
     probe-volume, fetch-model, build-index, warm-start    before a run: what it needs on the volume
     train-challenger, make-tasks, train-solver, compare   the stages of an iteration
     run-controller                                        creates the others, stage after stage
-    pull, keep                                            before and around them, where a store is between the pods
+    pull, keep                                            before and around them, with cluster.store
 
 Everything that they do is in `scope_selfplay`; the same functions run in `scope run`. A stage goes so, and ends with:
 
@@ -81,7 +81,7 @@ _PROCESSES = click.option(
 )
 
 _STORED = with_options(
-    click.option("--store", required=True, metavar="URL", help="What stands between the pods of a run."),
+    click.option("--store", required=True, metavar="URL", help="The object store of the run."),
     click.option("--volume", type=_PATH, default="/data", show_default=True, help="This pod's own disk."),
 )
 _PATIENCE = click.option(

@@ -155,13 +155,9 @@ def continue_run(
     from scope_selfplay.base.errors import ConfigError
     from scope_selfplay.config.load import load_config
     from scope_selfplay.store.folder import RunFolder
-    from scope_selfplay.store.reader import find_run
+    from scope_selfplay.store.reader import check_run, find_run
 
-    folder = RunFolder(find_run(run))
-    if not folder.config.is_file():
-        raise ConfigError(
-            f"{folder.path}: not a run folder (it has no run.yaml); give one that `scope run` made"
-        )
+    check_run(folder := RunFolder(find_run(run)))
     changed = ("stop_after=null", *overrides)
     settings = load_config(folder.config, changed)
     if iterations is not None:

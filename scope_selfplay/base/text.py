@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
-from itertools import count, groupby, islice, pairwise
+from itertools import count, groupby, pairwise
 
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
@@ -475,17 +475,19 @@ def named_in(text: str) -> set[str]:
 
 def opening(text: str) -> str:
     """Its first four words that are neither names nor numbers, in small letters: how a kind of task begins."""
-    names = named_in(text)
-    words = (_bare(word) for word in spaced(text).split())
-    return " ".join(islice((word for word in words if word and word not in names), 4))
+    return " ".join(_common_words(text)[:4])
 
 
 def form_of(text: str) -> frozenset[str]:
     """Its words and pairs of words that are neither names nor numbers, in small letters: what kind of task it is."""
+    words = _common_words(text)
+    return frozenset([*words, *map(" ".join, pairwise(words))])
+
+
+def _common_words(text: str) -> list[str]:
     names = named_in(text)
-    words = [_bare(word) for word in spaced(text).split()]
-    kept = [word for word in words if word and word not in names]
-    return frozenset([*kept, *map(" ".join, pairwise(kept))])
+    words = (_bare(word) for word in spaced(text).split())
+    return [word for word in words if word and word not in names]
 
 
 def words_of(texts: Iterable[str]) -> set[str]:

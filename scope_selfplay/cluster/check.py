@@ -131,7 +131,8 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
             notes = [*notes, f"{what} not checked: {error}"]
     # Who may not see pods knows nothing of a probe.
     with suppress(ConfigError):
-        for probed in () if config.cluster.store else (probe_finding(cluster),):
+        if not config.cluster.store:
+            probed = probe_finding(cluster)
             problems = [*problems, *([probed] if probed.state is State.STOP else [])]
             notes = [*notes, probed.what]
     return RunCheck(config, objects, problems, notes)

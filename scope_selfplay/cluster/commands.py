@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,17 +188,10 @@ def fetch(
     A pod reads the volume for as long as this takes; the run may be at work, be finished, or be deleted. Those of a run
     with a store come from there.
     """
-    from scope_selfplay.cluster.fetch import StoredRun, reader, store_of
     from scope_selfplay.cluster.fetch import fetch as fetch_files
+    from scope_selfplay.cluster.fetch import reader
 
-    cluster = Kubectl(namespace)
-    store = store_of(cluster, run, folder)
-    with shown_progress() as progress, ExitStack() as stack:
-        pod = (
-            StoredRun(store, run, progress)
-            if store
-            else stack.enter_context(reader(cluster, run, folder, patience))
-        )
+    with shown_progress() as progress, reader(Kubectl(namespace), run, folder, patience) as pod:
         done = fetch_files(pod, run, to, progress, checkpoints=checkpoints, force=force)
     if as_json:
         click.echo(json.dumps(vars(done), indent=1))

@@ -3,8 +3,7 @@
 A pod that does nothing sees the volume, read-only; the files come out of it through `kubectl exec` as a tar, each with
 the SHA-256 of the whole file. A file that breaks off is fetched again. What comes is written beside its place
 first; a note in the folder says what came from the volume, so that only this is ever replaced.
-
-Where a store is between the pods (`cluster.store`) the files come from there, with the credentials of this machine.
+Those of a run with `cluster.store` come from there, with the credentials of this machine.
 """
 
 import hashlib
@@ -281,12 +280,13 @@ class Reader:
 
 
 class StoredRun:
-    """The same of a run whose pods have a store between them; of a stage that is at work what it has so far."""
+    """The same of a run with `cluster.store`; of a stage that is at work what it has so far."""
 
-    def __init__(self, store: str, run: str, progress: Progress) -> None:
+    def __init__(self, store: str, run: str) -> None:
         self.root = f"{store.partition('?')[0]}/runs/{run}"
         self._found: dict[str, tuple[ObjectFolder, StoredFile]] = {}
-        open_at = partial(ObjectFolder, store, progress)
+        # What comes is counted by `bring`.
+        open_at = partial(ObjectFolder, store, Progress())
         names = open_at(f"runs/{run}").names()
         for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
             place = f"runs/{run}/{part}"
@@ -314,8 +314,8 @@ class StoredRun:
             progress.advance(round(done.bytes / 1e6), name)
 
 
-def store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
-    """The store between the pods of a run, as its status or its `folder` says; empty where there is none."""
+def _store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
+    """`cluster.store` of a run, as its status or its `folder` says; empty where it has none."""
     status = cluster.get("configmaps", status_name(run))
     place = folder or Path("k8s") / "runs" / run
     if status is None and place.is_dir():
@@ -324,11 +324,14 @@ def store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
 
 
 @contextmanager
-def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> Iterator[Reader]:
-    """A reader from here to the end of the block, in which it is deleted.
+def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> Iterator[Reader | StoredRun]:
+    """A reader from here to the end of the block, in which its pod is deleted. That of a run with a store has none.
 
     Raises ConfigError where neither the run's controller is known nor its `folder`.
     """
+    if store := _store_of(cluster, run, folder):
+        yield StoredRun(store, run)
+        return
     body = reader_pod(_controller_of(cluster, run, folder), run)
     name, end = body["metadata"]["name"], time.monotonic() + patience
     cluster.create(body)

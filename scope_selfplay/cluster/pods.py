@@ -211,7 +211,7 @@ class Program:
     before: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name -> command of containers that run before it."""
     pulls: Sequence[str] = ()
-    """Where `cluster.store` is between the pods: what `python -m jobs pull` brings before."""
+    """With `cluster.store`: what `python -m jobs pull` brings before."""
     keeps: Sequence[str] = ()
     """And what `python -m jobs keep` stores."""
 
@@ -264,7 +264,7 @@ def pod_template(
     pod: Body = {"metadata": metadata, "spec": spec}
     for patch in (cluster.pod, cluster.gpu_pod if has_gpus else cluster.cpu_pod, program.settings.pod):
         pod = patched(pod, patch)
-    pod["spec"] = _with_firsts(cluster, program, pod["spec"])
+    pod["spec"] = _with_init_containers(cluster, program, pod["spec"])
     if has_gpus:
         # Most clusters keep nodes with GPUs for pods that ask for them; a slice's node has the taint of whole ones.
         found, resource = pod["spec"].get("tolerations") or [], cluster.gpu_resource
@@ -301,13 +301,13 @@ def from_secrets(secret: str | None, extra: Body) -> Body:
     return extra | {"envFrom": [*extra.get("envFrom", ()), source]} if secret else extra
 
 
-def _with_firsts(cluster: ClusterConfig, program: Program, spec: Body) -> Body:
+def _with_init_containers(cluster: ClusterConfig, program: Program, spec: Body) -> Body:
     (main,) = [each for each in spec["containers"] if each["name"] == "main"]
-    firsts = [_first(cluster, program, main, name) for name in program.before]
-    return spec | ({"initContainers": [*spec.get("initContainers", ()), *firsts]} if firsts else {})
+    before = [_init_container(cluster, program, main, name) for name in program.before]
+    return spec | ({"initContainers": [*spec.get("initContainers", ()), *before]} if before else {})
 
 
-def _first(cluster: ClusterConfig, program: Program, main: Body, name: str) -> Body:
+def _init_container(cluster: ClusterConfig, program: Program, main: Body, name: str) -> Body:
     """A container that runs before the main one and has what that has, patches included, but no GPUs and no tokens.
 
     A pod asks for the most that either does: no more than its own is held for as long as it lives.

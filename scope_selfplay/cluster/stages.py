@@ -374,7 +374,7 @@ def stage_job(
 ) -> Body:
     """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next.
 
-    `pulls` are what it needs where a store is between the pods.
+    `pulls` are what it needs of `cluster.store`.
     """
     config, step = context.config, attempt.step
     name = job_name(config.name, step, attempt.number, attempt.shard)

@@ -38,8 +38,8 @@ class VerifierReward(RewardSettings):
     check: VerifierCheck = "auto"
     """How an answer is compared with the reference: `exact` requires equal text, ignoring case and white space; `boxed`
     requires an equal expression in the last `\\boxed{...}`; `f1` gives a part of 1 for the words that both share, as
-    SQuAD's script counts them; `number` compares the answer's last number, give or take a hundredth; `auto` is `boxed`
-    for questions that were given with an answer and for answers with a box, else `exact`."""
+    SQuAD's script counts them, signs and decimal points too; `number` compares the last number, give or take a
+    hundredth; `auto` is `boxed` for questions given with an answer and for answers with a box, else `exact`."""
 
 
 class QueryRubrics(RewardSettings):

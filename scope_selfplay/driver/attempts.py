@@ -131,7 +131,7 @@ class AttemptHistory(Value):
     scheduled: int = 0
     """Highest attempt of which a pod was seen on a node."""
     published: int = 0
-    """Where a store is between the pods: the attempt whose work is the stage's, noted before it is published, so that
+    """With `cluster.store`: the attempt whose work is the stage's, noted before it is published, so that
     nobody publishes another."""
     done: bool = False
     """The documents of this shard are done; a whole stage is done only when its manifest exists."""

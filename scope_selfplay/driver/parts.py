@@ -144,12 +144,11 @@ class RunStore:
 
         First, once, with what the run began: it comes from the store, or goes there before there is a Job.
         """
-        has_looked = self._stored_at is not None
         try:
             self._look(config)
         except ConfigError as error:
             # A key that was good is good again soon, and the stages of this run go on.
-            raise OutsideError(str(error)) if has_looked else error from None
+            raise (error if self._stored_at is None else OutsideError(str(error))) from None
 
     def _look(self, config: RunConfig) -> None:
         if self._stored_at is None:
@@ -176,13 +175,12 @@ class RunStore:
         remote = ObjectFolder(self._store, Progress(), self._unit(part))
         if remote.index() is not None:
             return
-        name = f"index-a{attempt}.json"
-        data, files = remote.read(name), remote.index(name)
-        if data is None or files is None or f"{part}/{MANIFEST}" not in files:
+        files = remote.index(name := f"index-a{attempt}.json")
+        if files is None or f"{part}/{MANIFEST}" not in files:
             why = "was deleted since its attempt ended well" if files is None else "has no manifest"
-            again = "delete the controller's Job, and the stage is made again"
-            raise RecordError(f"{remote.url}/{name}: {why}; {again}")
-        remote.write(INDEX, data)
+            why += "; delete the controller's Job, and the stage is made again"
+            raise RecordError(f"{remote.url}/{name}: {why}")
+        remote.write_index(INDEX, files)
 
     def store_logs(self) -> None:
         """And the settings, of which some may be edited while the run goes on."""
@@ -338,7 +336,7 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Publish:
-    """What this attempt ended with is what the stage has made, where a store is between the pods."""
+    """What this attempt ended with is what the stage has made, with `cluster.store`."""
 
     step: RunStage
     attempt: int

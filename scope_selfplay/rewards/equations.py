@@ -104,8 +104,8 @@ def frontier_reward(format: float, right: float | None, alike: float, settings: 
     share `alike` of the other tasks that ask alike, at least 0.
 
     `right` is the share p of right tries, None where a gate failed. p(1-p) is most where half are right: SPICE rewards
-    this variance, Absolute Zero and Dr. Zero what is neither always nor never solved. Less repetition, cut at 0, is
-    R-Zero's, with its lambda of 1. Raises ValueError for a value outside [0, 1].
+    this variance, Absolute Zero and Dr. Zero what is neither always nor never solved. Repetition is
+    subtracted, down to 0, as in R-Zero, which tells it by clusters of BLEU. Raises ValueError outside [0, 1].
     """
     if _unit("format", format) == 0.0:
         return 0.0

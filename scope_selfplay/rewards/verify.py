@@ -273,9 +273,7 @@ def trivia_normal(text: str) -> str:
 
 
 def number_normal(text: str) -> str:
-    """As SQuAD's, but a sign and a decimal point belong to their number, and what has articles alone keeps them: `-5`
-    is not `5`, `1.5` not `15`, and vitamin A is one.
-    """
+    """As SQuAD's, but signs and decimal points belong to numbers; what has articles alone (vitamin A) keeps them."""
     signed = _DECIMAL_POINT.sub("point", _MINUS.sub("minus", text))
     return squad_normal(signed) or " ".join(text.lower().split())
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 """A turn may take 900 seconds; a server that is down is waited for 600, then the stage stops and can be resumed."""
-# At the start somebody may be watching: a wrong URL should not look like a long wait.
 
 
 def in_process_engine(
@@ -163,6 +162,7 @@ def ask_replicas(name: str, partner: ServedConfig, seconds: float = 30.0) -> lis
     """
     what = f"{name}.base_url"
     each = (partner.model_copy(update={"base_url": url}) for url in partner.each_url)
+    # At the start somebody may be watching: a wrong URL should not look like a long wait.
     handshake = RetryPolicy(deadline=seconds, attempt=seconds, attempts=None, cuts_last=True)
     clients = [_client(what, one, handshake) for one in each]
     return at_once(ask_servers(clients, partner.model, what=what))

@@ -216,9 +216,9 @@ def fork(
     run: Path, after: int, name: str, corpus: bool, overrides: Sequence[str], root: Path | None, as_json: bool
 ) -> None:
     """Begin a run that shares the iterations of RUN up to --after and goes on with other settings."""
-    from scope_selfplay.store.reader import find_run
+    from scope_selfplay.store.reader import check_run, find_run
 
-    source = find_run(str(run))
+    check_run(RunFolder(source := find_run(str(run))))
     config = load_config(source / "run.yaml", overrides, options={"name": name})
     made = fork_run(source, root or source.resolve().parent, config, after=after, corpus=corpus)
     if as_json:

@@ -129,6 +129,9 @@ class ObjectFolder:
         except ValidationError:
             raise RecordError(f"{self.url}/{name}: damaged; upload again") from None
 
+    def write_index(self, name: str, files: _Files) -> None:
+        self.write(name, _FILES.dump_json(dict(files), indent=1))
+
     def newest_work(self) -> _Files | None:
         """What the newest attempt at a stage has so far; of workers that share one, what all attempts have.
 
@@ -214,7 +217,7 @@ def send(
                     known[identity] = _send_file(store, path, workers)
                 files[str(path.relative_to(base))] = known[identity]
     for name in indexes:
-        store.write(name, _FILES.dump_json(files, indent=1))
+        store.write_index(name, files)
     return len(files)
 
 

@@ -280,11 +280,16 @@ def _place(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
 
 
-def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
+def check_run(folder: RunFolder) -> None:
+    """Raises RecordError where it holds no run."""
     if not folder.config.is_file():
         raise RecordError(
             f"{folder.path}: not a run folder (it has no {folder.config.name}); give a folder that `scope run` made"
         )
+
+
+def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
+    check_run(folder)
     try:
         found = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_831,
+    "library lines": 54_829,
     "library files": 229,
     "test lines": 38_335,
     "benchmark lines": 5_723,

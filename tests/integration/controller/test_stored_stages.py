@@ -43,7 +43,7 @@ def test_stages_that_are_cut_go_on_elsewhere_and_make_what_one_process_makes(tmp
     trained = attempts["i01-train-challenger"], attempts["i01-train-solver"]
     assert trained == (2, 2), "a stage that only asks may be done before it is told to end"
     store.store_logs()
-    run = StoredRun(f"file://{tmp_path}/store", "tiny", Progress())
+    run = StoredRun(f"file://{tmp_path}/store", "tiny")
     fetch(run, "tiny", tmp_path / "fetched", Progress(), checkpoints=True, force=False)
     same_results_as_at_home(RunFolder(tmp_path / "fetched/tiny"), tmp_path / "run.yaml", tmp_path / "home")
 

@@ -127,7 +127,7 @@ def test_a_run_without_a_shared_volume_ends_with_one_index_of_each_stage_and_is_
     }
     assert f"{MODEL}/model.safetensors" in compare and "runs/r1/run.yaml" in compare
     assert (tmp_path / "controller/runs/r1/exam/exam.json").read_text() == '"r1-i01-compare-a1"'
-    to, run = tmp_path / "to", StoredRun(pods.store, "r1", Progress())
+    to, run = tmp_path / "to", StoredRun(pods.store, "r1")
     done = fetch(run, "r1", to, Progress(), checkpoints=True, force=False)
     assert {"run.yaml", "iteration-01/solver/checkpoint/model.safetensors"} < set(done.files)
     assert (to / "r1/best").readlink() == Path("iteration-01/solver/checkpoint")
