@@ -485,9 +485,10 @@ def form_of(text: str) -> frozenset[str]:
 
 
 def _common_words(text: str) -> list[str]:
-    names = named_in(text)
-    words = (_bare(word) for word in spaced(text).split())
-    return [word for word in words if word and word not in names]
+    # In German every noun has a capital, and none is told from a name.
+    german = re.findall(r"\b(?:wer|wie|wo|der|das|dem|des|ist|und|von|welche[nmrs]?)\b", text.lower())
+    names = {name for name in named_in(text) if len({*german}) < 2 or not name.isalpha()}
+    return [word for word in map(_bare, spaced(text).split()) if word and word not in names]
 
 
 def words_of(texts: Iterable[str]) -> set[str]:

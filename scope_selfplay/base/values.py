@@ -396,7 +396,9 @@ class Provenance(Value):
 
 
 class ReaderAnswer(Value):
-    """What a reader answered, with the passages open or without, and its F1 against the task's answer."""
+    """What a reader answered, with the passages open or without, and its F1 against the task's answer: all that is
+    kept of it, because its one turn is this answer, and its prompt is made of the task and the corpus.
+    """
 
     answer: str | None
     f1: float

@@ -38,8 +38,9 @@ class VerifierReward(RewardSettings):
     check: VerifierCheck = "auto"
     """How an answer is compared with the reference: `exact` requires equal text, ignoring case and white space; `boxed`
     requires an equal expression in the last `\\boxed{...}`; `f1` gives a part of 1 for the words that both share, as
-    SQuAD's script counts them, signs and decimal points too; `number` compares the last number, give or take a
-    hundredth; `auto` is `boxed` for questions given with an answer and for answers with a box, else `exact`."""
+    SQuAD's script counts them, signs and decimal points too: of two candidates with the right one .67, of four .4;
+    `number` compares the last number, years exactly and others give or take a hundredth; `auto` is `boxed` for
+    questions given with an answer and for answers with a box, else `exact`."""
 
 
 class QueryRubrics(RewardSettings):

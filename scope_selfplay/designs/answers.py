@@ -181,7 +181,9 @@ def task_metrics(
     return {
         "difficulty": Mean.of(difficulties),
         "format": Mean.of(format_scores),
-        "alike": Mean.of(alike),
+        "alike": Mean.of(
+            share for each, share in zip(candidates, alike, strict=True) if each.task is not None
+        ),
         "gates": Mean.of([candidate.mean is not None for candidate in candidates]),
         "mean_score": Mean.of(known),
         "in_window": Mean.of([in_window(value, limits.low, limits.high) for value in known]),

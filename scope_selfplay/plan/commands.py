@@ -50,15 +50,21 @@ def plan(
     """
     from scope_selfplay.config.load import load_config
     from scope_selfplay.prompts.folder import load_pack, pack_path
+    from scope_selfplay.run.begin import short_share
 
     if paper and config is not None:
         raise UserError("--paper has settings of its own; leave out --config, or --paper")
     given = (*PAPER, *overrides) if paper else overrides
     settings = load_config(None if paper else config or DEFAULT_CONFIG, given)
-    gates = settings.judge.gates
-    if gates is None:
-        gates = load_pack(pack_path(settings.domain)).domain.gates
-    made = make_plan(settings, gates=len(gates), assumptions=_assumptions(assumed), parameters=parameters)
+    pack = load_pack(pack_path(settings.domain))
+    gates = pack.domain.gates if settings.judge.gates is None else settings.judge.gates
+    made = make_plan(
+        settings,
+        gates=len(gates),
+        assumptions=_assumptions(assumed),
+        parameters=parameters,
+        short=short_share(settings, pack),
+    )
     found = None if paper else _documents(settings)
     if as_json:
         counted = {} if found is None else {WHAT: {"found": found.what, "advice": found.advice}}

@@ -235,14 +235,21 @@ class ResourcePlan(NamedTuple):
 
 
 def make_plan(
-    config: RunConfig, *, gates: int, assumptions: Assumptions, parameters: float | None = None
+    config: RunConfig,
+    *,
+    gates: int,
+    assumptions: Assumptions,
+    parameters: float | None = None,
+    short: float | None = None,
 ) -> ResourcePlan:
-    """A plan of one iteration. `gates` are judge calls before the rubric. Raises ConfigError for a model whose size is
-    not known.
+    """A plan of one iteration. `gates` are judge calls before the rubric, `short` is the share of tasks with a short
+    answer, which readers answer, all without a judge. Raises ConfigError for a model whose size is not known.
     """
     size = model_size(config.model.path, parameters)
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
-    once, stages = (tuple(map(plan, counted(config, gates, assumptions))) for counted in (_before, _stages))
+    short = float(config.judge.kind == "verifier") if short is None else short
+    once = tuple(map(plan, _before(config, gates, assumptions)))
+    stages = tuple(map(plan, _stages(config, gates, assumptions, short)))
     return ResourcePlan(config, size, once, stages, assumptions)
 
 
@@ -268,7 +275,7 @@ def _before(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator
     yield _Counts(Stage.COMPARE, 1, held_out, 0, held_out, grading(held_out, assumptions))
 
 
-def _stages(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator[_Counts]:
+def _stages(config: RunConfig, gates: int, assumptions: Assumptions, short: float) -> Iterator[_Counts]:
     """As if every task of training passed its gates, as the paper's volume is counted."""
     challenger, solver, tasks = config.challenger, config.solver, config.tasks
     asked, iterations = gates_and_rubric(gates, assumptions), config.iterations
@@ -277,12 +284,12 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator
         prompts = challenger.steps * challenger.batch
         rollouts = prompts * challenger.group_size
         calls = asked.plus(grading(challenger.rollouts, assumptions)).times(rollouts)
-        tries = rollouts * (challenger.rollouts + _readers(config))
+        tries = round(rollouts * (challenger.rollouts + short * _readers(config)))
         yield _Counts(Stage.CHALLENGER, trained, prompts, rollouts, tries, calls, challenger)
     if solver.tasks is None:
         candidates = round(tasks.target / assumptions.acceptance)
         calls = asked.plus(grading(tasks.rollouts, assumptions)).times(candidates)
-        tries = candidates * (tasks.rollouts + _readers(config))
+        tries = round(candidates * (tasks.rollouts + short * _readers(config)))
         yield _Counts(Stage.TASKS, iterations, candidates, candidates, tries, calls)
     prompts = solver.steps * solver.batch
     calls = step_load(config, assumptions).times(solver.steps)
@@ -295,8 +302,8 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator
 
 
 def _readers(config: RunConfig) -> int:
-    """Answers by which a task with a short answer is gated; without a judge all tasks are such."""
-    used = config.judge.kind == "verifier" and not {"misread", "known"}.isdisjoint(config.tasks.answer_gates)
+    """Answers by which a task with a short answer is gated."""
+    used = not {"misread", "known"}.isdisjoint(config.tasks.answer_gates)
     return config.tasks.readers.opened + config.tasks.readers.closed if used else 0
 
 

@@ -23,7 +23,7 @@ from scope_selfplay.net.loops import at_once
 from scope_selfplay.plan.load import ResourcePlan, make_plan
 from scope_selfplay.plan.size import Assumptions
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.run.begin import LONGEST_CHUNK
+from scope_selfplay.run.begin import LONGEST_CHUNK, short_share
 from scope_selfplay.run.engines import ask_replicas, partner_of
 from scope_selfplay.run.exam import exam_before, what_fails, what_is_in_doubt
 from scope_selfplay.run.schedule import stages_of
@@ -31,10 +31,12 @@ from scope_selfplay.search.searcher import ask_retriever
 from scope_selfplay.store.folder import Stage
 
 
-def check_estimate(config: RunConfig, gates: int, root: Path | None) -> list[Finding]:
+def check_estimate(
+    config: RunConfig, gates: int, root: Path | None, short: float | None = None
+) -> list[Finding]:
     """Disk below `root`, where that is here; calls and hours."""
     try:
-        plan = make_plan(config, gates=gates, assumptions=Assumptions())
+        plan = make_plan(config, gates=gates, assumptions=Assumptions(), short=short)
     except ConfigError as error:
         return [Finding("calls and time", f"not known ({error})", State.WARNING, "see `scope plan`")]
     return [*([_disk(plan, root)] if root is not None else []), _calls(plan)]
@@ -269,7 +271,7 @@ def examine(
             if not serves and all(each.state is not State.STOP for each in servers)
             else []
         ),
-        *check_estimate(config, len(gates), root),
+        *check_estimate(config, len(gates), root, short_share(config, pack)),
     ]
 
 

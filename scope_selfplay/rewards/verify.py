@@ -290,13 +290,17 @@ def f1(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) 
 
 
 _NUMBER = re.compile(r"(?:(?<!\d)[-+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_YEAR = re.compile(r"\D*[12]\d{3}\W*")
 
 
 def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> float | None:
-    """1 where the last number of the answer is within a hundredth of the reference's first; None if that has none."""
+    """1 where the last number of the answer is within a hundredth of the reference's first, and equals one of four
+    digits behind which no unit stands, a year; None where the reference has none.
+    """
     wanted, found = (
         [float(each.replace(",", "")) for each in _NUMBER.findall(text)] for text in (reference, answer)
     )
+    tolerance = 0.0 if _YEAR.fullmatch(reference) else tolerance
     return float(bool(found) and abs(found[-1] - wanted[0]) <= tolerance * abs(wanted[0])) if wanted else None
 
 

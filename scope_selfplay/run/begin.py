@@ -234,6 +234,12 @@ def task_types_of(config: RunConfig, pack: Pack) -> list[TaskType]:
     ]
 
 
+def short_share(config: RunConfig, pack: Pack) -> float:
+    """Of the tasks, those whose answers stand in the document."""
+    kinds = task_types_of(config, pack)
+    return sum(kind.weight for kind in kinds if kind.answer) / (sum(kind.weight for kind in kinds) or 1.0)
+
+
 def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = None) -> Pack:
     """The pack, with the judge's texts of `JUDGE_PACK` where it has none; what a run keeps and hashes."""
     lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.faults.counting import FAULTS, FaultCounts
 from benchmarks.markdown import split_at
-from benchmarks.real_model.page import sections
+from benchmarks.self_play.page import sections
 from retrieval.profiles import PROFILES
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
@@ -183,7 +183,7 @@ def test_every_path_exists(path: str) -> None:
 @pytest.mark.parametrize(("section", "text"), sections().items())
 def test_the_page_has_the_tables_of_what_is_kept(section: str, text: str) -> None:
     _, shown, _ = split_at(DOCS / "how" / "evidence" / "real-model.md", section)
-    assert shown.strip() == text, "python -m benchmarks.real_model.page"
+    assert shown.strip() == text, "python -m benchmarks.self_play.page"
 
 
 def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:

@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_829,
+    "library lines": 54_860,
     "library files": 229,
-    "test lines": 38_335,
-    "benchmark lines": 5_723,
+    "test lines": 38_358,
+    "benchmark lines": 5_716,
     "words by hand": 30_643,
     "settings": 192,
     "commands": 44,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.real_model_answers import read_lines
+from benchmarks.factbook import read_lines
 from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.corpus import read_documents

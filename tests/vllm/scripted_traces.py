@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_model_answers import read_lines
+from benchmarks.factbook import read_lines
 from scope_selfplay.base.values import Passage
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec

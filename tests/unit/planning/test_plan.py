@@ -144,6 +144,13 @@ def test_without_a_judge_nobody_is_asked_and_readers_answer() -> None:
         assert tasks.solver_rollouts == tasks.prompts * (4 + readers)
 
 
+def test_readers_of_some_short_answers_are_counted_beside_a_judge() -> None:
+    config = load_config(None, ["model.path=Qwen3-8B", "tasks.rollouts=4"])
+    plan = make_plan(config, gates=2, assumptions=GIVEN, short=0.5)
+    (tasks,) = (stage for stage in plan.stages if stage.stage is Stage.TASKS)
+    assert tasks.solver_rollouts == tasks.prompts * (4 + 3)
+
+
 def retrieval(*settings: str) -> RetrievalPlan:
     found = retrieval_plan(load_config(QWEN, list(settings)), Assumptions())
     assert found is not None

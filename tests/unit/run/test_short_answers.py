@@ -11,13 +11,14 @@ from scope_selfplay.base.values import Check, Document, Key, Passage, ReaderAnsw
 from scope_selfplay.config.run import RunConfig, TasksConfig
 from scope_selfplay.config.training import ChallengerConfig
 from scope_selfplay.corpus.sample import TaskSource
-from scope_selfplay.designs.answers import shares_alike
+from scope_selfplay.designs.answers import shares_alike, task_metrics
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.rewards.equations import frontier_reward
+from scope_selfplay.rewards.measures import Mean
 from scope_selfplay.rewards.verify import exact_match, f1, number_match, number_normal
 from scope_selfplay.run.candidate import CandidateRecords, RunContext, SolverTrial, TaskWriter
 from scope_selfplay.run.short_answers import gives_away, names_subject, read_pair, refused_by_readers, span_of
@@ -273,6 +274,19 @@ def test_a_challenger_that_always_asks_the_same_earns_at_most_half() -> None:
     )
 
 
+def test_german_nouns_tell_tasks_apart_and_its_names_do_not() -> None:
+    capitals = [f"Was ist die Hauptstadt von {name}?" for name in ("Aruba", "Malta", "Chile")]
+    others = ["Welches Gebirge liegt in der Mitte von Chile?", "Wer schrieb die Hymne von Mali und wann?"]
+    assert shares_alike(capitals, [*capitals, *others]) == [0.5] * 3
+    assert shares_alike(["Was ist die Hymne von Mali?"], [*capitals, "Was ist die Hymne von Mali?"]) == [0.0]
+    # Candidates without a task are no tasks that nothing is beside.
+    made = [written(each, lambda prompt, key: "x").candidate for each in ("Why? | none", ASKED)]
+    made[0] = made[0].model_copy(update={"task": None})
+    assert task_metrics(made, [0.0, 1.0], [0.0, 0.5], ChallengerConfig(), TasksConfig())["alike"] == Mean.of(
+        [0.5]
+    )
+
+
 def test_the_frontier_is_where_half_of_the_tries_are_right() -> None:
     settings = ChallengerConfig(reward="frontier")
     rewards = [frontier_reward(1.0, right, 0.25, settings) for right in (0.0, 0.25, 0.5, 0.75, 1.0)]
@@ -289,6 +303,8 @@ def test_the_frontier_is_where_half_of_the_tries_are_right() -> None:
         ("188", "1880", 0.0),
         ("none", "1880", 0.0),
         ("1895", "1880 m", 1.0),
+        ("In 2000.", "1990", 0.0),
+        ("In 1990.", "in 1990", 1.0),
         ("3", "three", None),
     ],
 )

@@ -3,24 +3,30 @@
 
 A Solver's trace searches for the title of the passage that holds the answer, or for a key phrase of the question, reads
 what BM25 finds first, and answers in the reference's words. A search that finds another passage makes no trace, so that
-nobody is taught to answer what stands nowhere. A Challenger's trace looks its document up and asks for one field of it.
+nobody is taught to answer what stands nowhere. A Challenger's trace looks its document up and asks for one field of it,
+in words that rules let through. A reader's has the passage open.
 """
 
 import asyncio
 import json
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_model_answers import FACTBOOK, passage_of, read_lines
+from benchmarks.factbook import FACTBOOK, passage_of, read_lines
 from retrieval.client import bm25_searcher
 from retrieval.corpus import read_documents
 from scope_selfplay.base.sampling import TextCodec
+from scope_selfplay.base.values import Reason
+from scope_selfplay.config.run import TasksConfig
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
+from scope_selfplay.run.short_answers import read_pair
 from scope_selfplay.search.searcher import show_passages
+from scope_selfplay.store.files import write_atomic
 
 KEY_PHRASES = {
     "capital": "capital of {}",
@@ -48,18 +54,18 @@ class Script:
         self._documents = {each.id: each for each in documents}
         self._searcher = bm25_searcher(documents)
 
-    def write(self, path: Path, seed: int, *, solver: int, challenger: int) -> None:
-        """So many of both roles, about different training questions, in the order in which they are learnt."""
+    def write(self, path: Path, seed: int, *, solver: int, challenger: int, reader: int) -> None:
+        """So many of each kind, about different training questions, in the order in which they are learnt."""
         rng = random.Random(seed)
         questions = rng.sample(read_lines("train"), len(read_lines("train")))
-        answered = self._answered(questions, rng)
-        traces = [next(answered) for _ in range(solver)]
-        traces += [self._asking(question) for question in questions[-challenger:]] if challenger else []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [
-            json.dumps({"messages": trace}, ensure_ascii=False) for trace in rng.sample(traces, len(traces))
-        ]
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        half = len(questions) // 2
+        answered, asked = self._answered(questions[:half], rng), self._asking(questions[half:])
+        traces = [*islice(answered, solver), *islice(asked, challenger)]
+        traces += [self._reading(question) for question in questions[half - reader : half]]
+        lines = (
+            json.dumps({"messages": each}, ensure_ascii=False) for each in rng.sample(traces, len(traces))
+        )
+        write_atomic(path, "".join(f"{line}\n" for line in lines))
 
     def _answered(self, questions: Sequence[dict[str, Any]], rng: random.Random) -> Iterator[list[Message]]:
         """None of a question whose search finds another passage, or a part of it that lacks the answer."""
@@ -74,14 +80,27 @@ class Script:
                 found = {"role": "tool", "content": shown}
                 yield _trace(prompt, query, found, f"<answer>{answer}</answer>")
 
-    def _asking(self, question: dict[str, Any]) -> list[Message]:
+    def _asking(self, questions: Sequence[dict[str, Any]]) -> Iterator[list[Message]]:
+        for question in questions:
+            document = self._documents[passage_of(question["id"])]
+            pair = f"{question['question']} | {question['answers'][0]}"
+            if isinstance(read_pair(pair, document, TasksConfig()), Reason):
+                continue
+            given = {"document_title": document.title, "document_text": document.text}
+            prompt = self._pack.render(PromptRole.CHALLENGER, **given, search_syntax=_FAMILY.search_syntax)
+            # An episode shows the result and what follows it in one message.
+            result = _FAMILY.tool_response(self._found(document.title))
+            found = {"role": "user", "content": f"{result}\n{self._pack.render(PromptRole.CHALLENGER_FINAL)}"}
+            yield _trace(prompt, document.title, found, f"<task>{pair}</task>")
+
+    def _reading(self, question: dict[str, Any]) -> list[Message]:
         document = self._documents[passage_of(question["id"])]
-        given = {"document_title": document.title, "document_text": document.text}
-        prompt = self._pack.render(PromptRole.CHALLENGER, **given, search_syntax=_FAMILY.search_syntax)
-        # An episode shows the result and what follows it in one message.
-        result = _FAMILY.tool_response(self._found(document.title))
-        found = {"role": "user", "content": f"{result}\n{self._pack.render(PromptRole.CHALLENGER_FINAL)}"}
-        return _trace(prompt, document.title, found, f"<task>{question['question']}</task>")
+        passages = f"{document.title}\n{document.text}"
+        prompt = self._pack.render(
+            PromptRole.SOLVER_READING, question=question["question"], passages=passages
+        )
+        answer = f"<answer>{question['answers'][0]}</answer>"
+        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
     def _found(self, query: str) -> str:
         passages = asyncio.run(self._searcher.search(query, 1))
