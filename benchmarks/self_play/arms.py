@@ -14,6 +14,7 @@ from scope_selfplay.base.values import Role, Rollout, Task
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.given import read_given_tasks
@@ -109,11 +110,12 @@ def keep(folder: Path, arm: str, kept: Path, count: int | None) -> None:
 
 async def _answers(run: Run, iteration: int, tasks: Sequence[Task]) -> list[Rollout]:
     policy = run.solver(iteration)
-    players = [run.player(policy, Role.SOLVER, greedy=greedy) for greedy in (True, False)]
+    engine = run.engine(policy, Role.SOLVER)
+    formats = [run.policy_format(policy, Role.SOLVER, greedy=greedy) for greedy in (True, False)]
 
     async def answer(task: Task, number: int) -> Rollout:
         key = (run.config.seed, "held out", iteration, task.id, number)
-        return (await run.context.answer(players[number], key, task)).without_ids()
+        return (await run.context.answer(Player(engine, formats[number]), key, task)).without_ids()
 
-    asked = [(task, number) for number in range(len(players)) for task in tasks]
+    asked = [(task, number) for number in range(len(formats)) for task in tasks]
     return list(await asyncio.gather(*(answer(*each) for each in asked)))

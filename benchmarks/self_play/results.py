@@ -102,7 +102,7 @@ def read_arm(run: Run, arm: str, answers: Sequence[Sequence[Rollout]], questions
         sampled=tuple(each[count:] for each in marks),
         asked=tuple(_asked(run, number, documents) for number in numbers),
         tasks=tuple(
-            Read(each.text, each.reference, _truth(each) or "")
+            Read(each.text, each.reference, truth_of(each) or "")
             for each in draw.sample(tasks, min(READ, len(tasks)))
         ),
         answers=tuple(
@@ -124,7 +124,7 @@ def _asked(run: Run, iteration: int, documents: Mapping[str, Document]) -> Asked
     made, limits = _candidates(run, iteration), run.config.tasks
     accepted = [task for each in made if (task := _accepted(each))]
     tried = [each.mean for each in made if each.mean is not None]
-    known = [(task, right) for task in accepted if (right := _truth(task))]
+    known = [(task, right) for task in accepted if (right := truth_of(task))]
     right = [
         names_subject(task.text, documents[task.document_id].title)
         and f1(task.reference or "", [wanted], normal=number_normal) >= _RIGHT
@@ -151,7 +151,7 @@ def _truths() -> Mapping[str, str]:
     return {row["id"]: row["answers"][0] for row in read_lines("train")}
 
 
-def _truth(task: Task) -> str | None:
+def truth_of(task: Task) -> str | None:
     """What people answer to what the task asks of its document's country; None where they were not asked."""
     country = task.document_id.partition("-")[0]
     fields = (field for field, words in _FIELDS.items() if re.search(words, task.text, re.IGNORECASE))

@@ -13,7 +13,9 @@ import pytest
 from benchmarks.faults.counting import FAULTS, FaultCounts
 from benchmarks.markdown import split_at
 from benchmarks.self_play.page import sections
+from benchmarks.self_play.results import truth_of
 from retrieval.profiles import PROFILES
+from scope_selfplay.base.values import Task
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.config.run import ModelConfig, PartnersConfig
@@ -184,6 +186,21 @@ def test_every_path_exists(path: str) -> None:
 def test_the_page_has_the_tables_of_what_is_kept(section: str, text: str) -> None:
     _, shown, _ = split_at(DOCS / "how" / "evidence" / "real-model.md", section)
     assert shown.strip() == text, "python -m benchmarks.self_play.page"
+
+
+@pytest.mark.parametrize(
+    ("question", "right"),
+    [
+        ("What is the capital of Algeria?", "Algiers"),
+        ("How high is the highest point of Algeria?", "3,003 m"),
+        ("What is the highest point of Algeria?", "Tahat"),
+        ("When is Algeria's national holiday?", "1 November"),
+        ("What is the national holiday of Algeria?", None),
+        ("What is the climate of Algeria?", None),
+    ],
+)
+def test_what_people_answer_is_known_of_what_they_were_asked(question: str, right: str | None) -> None:
+    assert truth_of(Task(id="t", text=question, type="q", document_id="ag-geography")) == right
 
 
 def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:

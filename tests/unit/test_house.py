@@ -18,8 +18,8 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 54_860,
     "library files": 229,
-    "test lines": 38_358,
-    "benchmark lines": 5_716,
+    "test lines": 38_375,
+    "benchmark lines": 5_718,
     "words by hand": 30_643,
     "settings": 192,
     "commands": 44,
