@@ -312,6 +312,7 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
         copies, width = copies_of(config, server.component, settings) if settings.gpus else (1, 1)
         known += ["--tensor-parallel-size", str(width)]
         known += ["--data-parallel-size", str(copies)] if copies > 1 else []
+        known += _UNROUNDED if server.component is Component.JUDGE else []
         return ["vllm", "serve", server.model, *address, *known, *settings.args]
     match server.component:
         case Component.RETRIEVER:
@@ -329,6 +330,10 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
     option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
     return [*command, *address, *([f"{option}={KEY_VARIABLE}"] if has_key else []), *settings.args]
 
+
+_UNROUNDED = ["--hf-overrides", '{"head_dtype": "float32"}']
+"""Logits of bfloat16 are rounded to an eighth, which is more than what parts two answers to a small judge. A vLLM
+that knows this of pooling models alone goes on as it was. One's own `--hf-overrides` comes last and counts."""
 
 _OPTIONS = ("--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp")
 
