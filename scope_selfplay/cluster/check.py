@@ -226,6 +226,8 @@ def _store_problems(config: RunConfig) -> Iterator[Finding]:
     cluster = config.cluster
     if not cluster.store:
         return
+    if cluster.store.startswith("file:"):
+        yield Finding("cluster.store", "is a folder, and each pod has its own; name an s3:// or gs:// one")
     for name in (name for name in _trained(config) if getattr(cluster, name).nodes > 1):
         message = "has several nodes, which write into one folder, and with cluster.store each has a disk of its own"
         yield Finding(

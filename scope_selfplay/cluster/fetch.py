@@ -68,7 +68,7 @@ def fetch(
     listed = pod.ask(checkpoints=checkpoints, sums=sorted(unknown))
     if "files" not in listed:
         there = ", ".join(listed["there"]) or "none"
-        raise ConfigError(f"{run}: {pod.root} is not on the volume; the runs there: {there}")
+        raise ConfigError(f"{run}: nothing is at {pod.root}; the runs there: {there}")
     changed = {name: place_of(folder, name) for name in listed["files"]}
     for name, (size, at, hashed) in listed["files"].items():
         if _is_here(changed[name], size, at, hashed):
@@ -82,7 +82,7 @@ def fetch(
     if lost and not force:
         told = ", ".join(lost[:_TOLD]) + (f" and {len(lost) - _TOLD} more" if len(lost) > _TOLD else "")
         raise ConfigError(
-            f"{folder}: {told} did not come from the volume and differ from what is there; nothing was fetched: "
+            f"{folder}: {told} did not come from {pod.root} and differ from what is there; nothing was fetched: "
             "name another folder with --to, or replace them with --force"
         )
     done = Fetched(run, str(folder), unchanged=len(listed["files"]) - len(changed))
@@ -287,7 +287,7 @@ class StoredRun:
         self._found: dict[str, tuple[ObjectFolder, StoredFile]] = {}
         # What comes is counted by `bring`.
         open_at = partial(ObjectFolder, store, Progress())
-        names = open_at(f"runs/{run}").names()
+        names, self._others = open_at(f"runs/{run}").names(), open_at("runs").names()
         for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
             place = f"runs/{run}/{part}"
             # In the order of the run: of what each stage takes along, the last one's counts.
@@ -302,7 +302,7 @@ class StoredRun:
         left_out = re.compile(r"(^|/)\." if checkpoints else r"(^|/)(\.|checkpoint/)")
         chosen = {name: file for name, (_, file) in self._found.items() if not left_out.search(name)}
         files = {name: [file.size, 0, file.sha256] for name, file in chosen.items()}
-        return {"files": files, "best": None} if files else {"there": []}
+        return {"files": files, "best": None} if files else {"there": self._others}
 
     def bring(self, wanted: dict[str, Path], note: dict[str, str], done: Fetched, progress: Progress) -> None:
         for name in [*wanted]:

@@ -244,9 +244,8 @@ class KubernetesHand(Hand):
         with suppress(OutsideError, LeaseLost, Conflict):
             self.leadership.release()
 
-    def bring(self, config: RunConfig) -> None:
-        if self._store is not None:
-            self._store.look(config)
+    def bring(self, config: RunConfig) -> int:
+        return 0 if self._store is None else self._store.look(config)
 
     def owner(self) -> Owner:
         if self._owner is None:

@@ -7,6 +7,7 @@ process (`local`). Nothing is remembered between two rounds but how long conditi
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from scope_selfplay.base.errors import ExitCode, UserError
@@ -48,8 +49,9 @@ class Hand:
         """Whose everything is that it makes. Raises ConfigError where there is none."""
         return Owner("driver", str(os.getpid()))
 
-    def bring(self, config: RunConfig) -> None:
-        """What others have published comes to the run's folder, where that is not theirs, too."""
+    def bring(self, config: RunConfig) -> int:
+        """What others have published comes to the run's folder, where that is not theirs; `VolumeState.attempts`."""
+        return 0
 
     def observe(self) -> ObservedCluster:
         return ObservedCluster()
@@ -155,15 +157,14 @@ class Controller:
         self.hand.release()
 
     def _lead(self, fence: int) -> RunEnd | None:
-        if self._problem is None:
-            self.hand.bring(self._inputs.config)
+        attempts = 0 if self._problem else self.hand.bring(self._inputs.config)
         edited = self._refresh()
         config, prompt_hash, packs, _ = self._inputs
         context = ManifestContext(config, prompt_hash, packs, self.hand.owner(), fence, self.hand.place)
         observed = self.hand.observe()
         if self._problem is None:
             # Read last: a Job that was observed as ended has published its manifest by now, or never will.
-            self._volume = read_volume(self._folder, config)
+            self._volume = replace(read_volume(self._folder, config), attempts=attempts)
         wanted = DesiredSteps(context, self._only, edited, self._problem)
         now = self._monotonic()
         waited = {clock: now - since for clock, since in self._since.items()}

@@ -139,18 +139,18 @@ class RunStore:
         self._pull = partial(pull, store, volume=self._volume, progress=Progress())
         self._stored_at: float | None = None
 
-    def look(self, config: RunConfig) -> None:
-        """Bring what was published, in the order of the run, and how far the stage at work is.
+    def look(self, config: RunConfig) -> int:
+        """Bring what was published, in the order of the run, and how far the stage at work is; its highest attempt.
 
         First, once, with what the run began: it comes from the store, or goes there before there is a Job.
         """
         try:
-            self._look(config)
+            return self._look(config)
         except ConfigError as error:
             # A key that was good is good again soon, and the stages of this run go on.
             raise (error if self._stored_at is None else OutsideError(str(error))) from None
 
-    def _look(self, config: RunConfig) -> None:
+    def _look(self, config: RunConfig) -> int:
         if self._stored_at is None:
             self._pull(Unit(self._unit("log")))
             if not self._pull(Unit(self._unit("begin"))):
@@ -167,7 +167,8 @@ class RunStore:
             if not self._pull(unit, wanted=partial(_tells_the_controller, f"{part}/checkpoint/")):
                 folder.room.unlink(missing_ok=True)
                 self._pull(unit, of_work=True, wanted=so_far.__contains__)
-                return
+                return ObjectFolder(self._store, Progress(), unit.name).attempts()
+        return 0
 
     def publish(self, step: RunStage, attempt: int) -> None:
         """Make what this attempt ended with what the stage has made; once, however often it is asked."""
@@ -207,6 +208,8 @@ class VolumeState:
     """How far the training that is going on is, in words."""
     room: str = ""
     """What the stage at work said of too little room on the volume."""
+    attempts: int = 0
+    """With `cluster.store`: the highest attempt at the stage at work that it knows, whoever counted them."""
 
     @property
     def promoted(self) -> tuple[bool, ...]:

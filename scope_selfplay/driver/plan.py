@@ -229,7 +229,9 @@ def _start_jobs(plan: Plan, step: RunStage, servers: tuple[Server, ...]) -> None
     # With every shard made, or none to make, it is one Job's turn: the one that publishes the manifest.
     for shard in missing or [collector]:
         history = histories[shard_name(step, shard)]
-        _start_job(plan, history, StageAttempt(step, history.latest + 1, shard), servers)
+        # A number is given once, also where somebody has deleted what counted: the highest goes on from the last.
+        number = max(history.latest, plan.volume.attempts) + 1
+        _start_job(plan, history, StageAttempt(step, number, shard), servers)
 
 
 def _start_job(

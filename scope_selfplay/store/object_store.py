@@ -44,7 +44,7 @@ EVERY = 300.0
 TRIES, PAUSE, READINGS = 6, 1.0, 3
 """Of one object; seconds of the first pause between two, which doubles; readings of a file that changes."""
 INDEX, _AWS = "index.json", "https://s3.amazonaws.com"
-_WORK = re.compile(r"work-a\d+(-s\d+)?\.json")
+_WORK = re.compile(r"work-a(\d+)(-s\d+)?\.json")
 _REFUSED = "NO_SUCH_BUCKET|DENIED|ACCESS_KEY|SIGNATURE|TOKEN|UNAUTHENTI|access token|status (301|40[013])"
 _NOISE = r"^When .*?: | \(Request ID.*?\)"
 _ADVICE = "correct the URL, AWS_DEFAULT_REGION or AWS_ACCESS_KEY_ID and such, or give a role that may do this"
@@ -111,9 +111,8 @@ class ObjectFolder:
         return {each.base_name: each.size for each in self._listed("parts")}
 
     def names(self) -> list[str]:
-        """What is there beside the parts, the newest last: indexes, and folders further below."""
-        found = sorted(self._listed(""), key=lambda each: (each.mtime_ns or 0, each.base_name))
-        return [each.base_name for each in found if each.base_name != "parts"]
+        """What is there beside the parts: indexes, and folders further below."""
+        return sorted(each.base_name for each in self._listed("") if each.base_name != "parts")
 
     def _listed(self, below: str) -> list[Any]:
         from pyarrow import fs
@@ -132,13 +131,21 @@ class ObjectFolder:
     def write_index(self, name: str, files: _Files) -> None:
         self.write(name, _FILES.dump_json(dict(files), indent=1))
 
-    def newest_work(self) -> _Files | None:
-        """What the newest attempt at a stage has so far; of workers that share one, what all attempts have.
-
-        By the time of the store: attempts are counted anew where somebody has deleted what counted them.
-        """
+    def _works(self) -> list[re.Match[str]]:
         found = [match for name in self.names() if (match := _WORK.fullmatch(name))]
-        whole, shared = ([match[0] for match in found if bool(match[1]) is kind] for kind in (False, True))
+        return sorted(found, key=lambda match: int(match[1]))
+
+    def attempts(self) -> int:
+        """The highest attempt that has stored something."""
+        return max((int(match[1]) for match in self._works()), default=0)
+
+    def newest_work(self) -> _Files | None:
+        """What the highest attempt at a stage has so far; of workers that share one, what all attempts have.
+
+        By its number, and not by time: a pod that was given up may live, and store what it has after the next one.
+        """
+        found = self._works()
+        whole, shared = ([match[0] for match in found if bool(match[2]) is kind] for kind in (False, True))
         # Every start of a worker has a folder of its own: one that ends late takes nothing from the next.
         indexes = [self.index(name) or {} for name in (*whole[-1:], *shared)]
         return {name: file for index in indexes for name, file in index.items()} if indexes else None

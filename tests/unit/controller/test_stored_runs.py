@@ -134,11 +134,26 @@ def test_a_run_without_a_shared_volume_ends_with_one_index_of_each_stage_and_is_
     again = fetch(run, "r1", to, Progress(), checkpoints=True, force=False)
     assert (again.files, again.unchanged) == ([], len(done.files))
     (to / "r1/run.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match=r"run.yaml did not come from the volume and differ"):
+    with pytest.raises(ConfigError, match=r"run.yaml did not come from file:.* and differ"):
         fetch(run, "r1", to, Progress(), checkpoints=False, force=False)
+    with pytest.raises(ConfigError, match=r"r2: nothing is at file:.*/runs/r2; the runs there: r1$"):
+        fetch(StoredRun(pods.store, "r2"), "r2", to, Progress(), checkpoints=False, force=False)
 
 
 def test_an_attempt_goes_on_where_the_one_before_was_cut_off(world: World, pods: Pods) -> None:
+    """And not where one goes on that was given up and lives."""
+    late = list[Body]()
+
+    def work(job: Body, rank: int) -> PodEnding:
+        name = job["metadata"]["name"]
+        if name == f"r1-{STEP}-a1":
+            late.append(job)
+        elif name == f"r1-{STEP}-a3":
+            (container,) = late[0]["spec"]["template"]["spec"]["containers"]
+            assert pods.run(container["command"], pods.disks[f"r1-{STEP}-a1"], 143) == 143
+        return pods(job, rank)
+
+    world.nodes.work = work
     pods.ending = lambda job: 137 if job == f"r1-{STEP}-a1" else 143 if job == f"r1-{STEP}-a2" else 0
     assert world.drive().code is ExitCode.DONE
     assert {name: count for name, count in world.jobs_created.items() if STEP in name} == {
@@ -201,9 +216,11 @@ def test_what_a_killed_controller_has_decided_to_publish_the_next_one_does(
             world.cluster.erase(ObjectKind.JOB, own)
         own = other.add_controller_job("r1-controller-2", **DRIVES)
     assert other.drive(other.controller(identity="pod-2", job=own)).code is ExitCode.DONE
-    # With its Job goes what it has noted, and another attempt finds the work done.
-    assert world.jobs_created[job] == (2 if gone == "all that it made" else 1)
-    assert pods.index(tasks) == pods.index(tasks, "index-a1.json")
+    # With its Job goes what it has noted, and another attempt finds the work done; no number is given twice.
+    last = 2 if gone == "all that it made" else 1
+    made_here = [name for name in world.jobs_created if name.startswith(job[:-1])]
+    assert made_here == [f"{job[:-1]}{number}" for number in range(1, last + 1)]
+    assert pods.index(tasks) == pods.index(tasks, f"index-a{last}.json")
     assert pods.index(tasks)[f"{tasks[8:]}/manifest.json"] == made
 
 
@@ -314,7 +331,7 @@ def test_workers_share_a_stage_see_each_other_and_are_collected(tmp_path: Path) 
     # The first attempt of a worker ends late, long after the second one.
     assert keep_on(tmp_path / "disk-2", 2, 1, "") == 0
     remote = ObjectFolder(store, Progress(), unit.name)
-    assert remote.names() == ["work-a1-s00.json", "work-a3-s01.json", "work-a2-s01.json"]
+    assert remote.names() == ["work-a1-s00.json", "work-a2-s01.json", "work-a3-s01.json"]
     assert all("/shares/01-" in name for name in remote.index("work-a3-s01.json") or ())
     # The collecting Job finds all of them; a worker has seen the others' while it worked.
     pull(store, unit, tmp_path / "last", Progress(), of_work=True)

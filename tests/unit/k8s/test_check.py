@@ -207,6 +207,7 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
             "cluster.images.worker",
             f"is {SLIM}, the slim image, which has no torch for train_solver, train_challenger, solver, challenger;",
         ),
+        (QWEN, {"cluster__store": "file:///data"}, "cluster.store", "is a folder, and each pod has its own"),
         (
             QWEN,
             {"cluster__store": "s3://b/p", "cluster__train_solver": {"nodes": 2}},
@@ -230,6 +231,7 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
         "batch",
         "no CUDA",
         "no torch",
+        "a folder as a store",
         "nodes with a store",
         "evaluate with a store",
     ],

@@ -175,7 +175,7 @@ def test_without_its_controller_a_run_is_fetched_by_its_folder(world: World) -> 
 
 def test_a_run_that_is_not_there_is_told_with_those_that_are(world: World) -> None:
     world.run.rename(world.run.with_name("r2"))
-    world.refused(ConfigError, "r1 is not on the volume; the runs there: r2$")
+    world.refused(ConfigError, "r1; the runs there: r2$")
 
 
 def test_a_pod_that_does_not_start_says_why_and_is_deleted(world: World) -> None:
