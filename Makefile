@@ -174,8 +174,8 @@ test-cluster: dev ## against the API server of KUBECONFIG; nothing has to run th
 test-pods: dev ## the run tiny, shortened, on the cluster of KUBECONFIG, with real pods
 	$(BIN)/pytest tests/cluster -m 'pods and not full' --durations=0
 
-test-pods-full: dev ## the whole run tiny with real pods
-	$(BIN)/pytest tests/cluster -m pods --durations=0
+test-pods-full: $(VENV)-consumers/.done ## the whole run tiny with real pods, and one with somebody else's S3
+	$(VENV)-consumers/bin/python -m pytest tests/cluster -m pods --durations=0
 
 test-pods-vllm: dev ## a real model in pods with vLLM as the judge's container, by hand: half an hour, 17 GiB of memory
 	PYTHON=$(PYTHON) tests/vllm/setup.sh

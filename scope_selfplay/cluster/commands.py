@@ -31,7 +31,7 @@ def k8s() -> None:
 @click.argument("config", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--preset", help="One of the papers' runs that ship, instead of CONFIG.")
 @click.option(
-    "--to", "top", type=click.Path(file_okay=False, path_type=Path), default=Path(), show_default=True
+    "--to", "top", type=click.Path(file_okay=False, path_type=Path), help="This folder without it, or CONFIG's."
 )
 @click.option(
     "--component",
@@ -47,7 +47,7 @@ def k8s() -> None:
 def render(
     config: Path | None,
     preset: str | None,
-    top: Path,
+    top: Path | None,
     components: tuple[str, ...],
     vendor: bool,
     update: bool,
@@ -55,7 +55,7 @@ def render(
 ) -> None:
     """Write TO/k8s/runs/NAME from a run's CONFIG, and from what TO/k8s/cluster.yaml says of the cluster.
 
-    A CONFIG that lies in a run's folder as run.yaml is rendered there.
+    Without --to a CONFIG that lies in a run's folder as run.yaml is rendered there.
     """
     from scope_selfplay.cluster.folder import render_folder, shipped_kustomize
     from scope_selfplay.config.load import CLUSTER_FILE, load_config
@@ -70,11 +70,11 @@ def render(
     for name in components:
         if name not in known:
             raise ConfigError(f"--component {name}: there are {', '.join(known)}")
-    if config.parent.name == "setup" and config.name == "run.yaml":
+    if top is None and config.parent.name == "setup" and config.name == "run.yaml":
         top = Path(os.path.relpath(config.resolve().parents[4]))
         place = config.resolve().parents[1].relative_to(top.resolve())
     else:
-        place = Path("k8s", "runs", load_config(config).name)
+        top, place = top or Path(), Path("k8s", "runs", load_config(config).name)
     shared = top / "k8s" / CLUSTER_FILE
     run = load_config(config, cluster=shared if shared.is_file() else None)
     text, how = config.read_text(encoding="utf-8"), {"force": force, "update": update}

@@ -101,9 +101,10 @@ def _import(address: str, archive: Path) -> str:
 
 
 def host_volumes() -> list[dict[str, Any]]:
-    """Volumes for the system's libraries, the interpreter, its environment and the checkout."""
+    """Volumes for the system's libraries, the interpreter, its environments and the checkout."""
     system = [path for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
-    here = [Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]
+    packages = [Path(each) for each in sys.path if each.endswith("site-packages")]
+    here = [Path(sys.base_prefix), Path(sys.prefix), *packages, REPOSITORY]
     # A folder inside another one that is mounted is there already.
     wanted = sorted({each.resolve() for each in (*system, *here)})
     outer = [each for each in wanted if not any(other in each.parents for other in wanted)]

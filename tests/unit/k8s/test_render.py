@@ -109,6 +109,10 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
     render(run, "--force", "--component", "quota")
     assert components_of(folder) == ["quota"]
     assert (folder / "run.yaml").resolve() == run.resolve()
+    before = run.stat().st_mtime_ns
+    render(folder / "run.yaml", "--to", tmp_path / "other")
+    assert (tmp_path / "other/k8s/runs/r1/setup/run.yaml").read_text() == run.read_text()
+    assert run.stat().st_mtime_ns == before
 
 
 def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_path: Path) -> None:
