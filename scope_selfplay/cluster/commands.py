@@ -31,7 +31,10 @@ def k8s() -> None:
 @click.argument("config", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--preset", help="One of the papers' runs that ship, instead of CONFIG.")
 @click.option(
-    "--to", "top", type=click.Path(file_okay=False, path_type=Path), help="This folder without it, or CONFIG's."
+    "--to",
+    "top",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="This folder without it, or CONFIG's.",
 )
 @click.option(
     "--component",

@@ -118,6 +118,8 @@ _HEAD = """\
 #   proxy: http://HOST:PORT
 #   prepare: {hub: https://MIRROR, hub_secret: SECRET/KEY}
 """
+_STORAGE = "#   claim: {storageClassName: CLASS}, or store: s3://BUCKET/PREFIX\n"
+_POOL = "#   gpu_pod: {spec: {nodeSelector: {LABEL: VALUE}, tolerations: [{key: TAINT, operator: Exists}]}}\n"
 
 
 def cluster_values(cluster: Kubectl) -> str:
@@ -147,7 +149,8 @@ def cluster_values(cluster: Kubectl) -> str:
         values["gpu_pod"] = {"spec": spec}
     if len(queues := _seen(cluster, "localqueues.kueue.x-k8s.io")) == 1:
         values["queue"] = queues[0]["metadata"]["name"]
-    return _HEAD + yaml_text({"cluster": values})
+    unseen = [line for line, seen in ((_STORAGE, classes), (_POOL, offering)) if not seen]
+    return "".join((_HEAD, *unseen, yaml_text({"cluster": values})))
 
 
 def _seen(cluster: Kubectl, kind: str) -> Sequence[Body]:

@@ -247,6 +247,11 @@ def test_a_claim_for_several_nodes_is_not_left_to_block_storage(answers: Answers
     assert messages(named, "PersistentVolumeClaim/scope-data") == []
 
 
+def head_of(file: Path) -> str:
+    """What a doctor asks for."""
+    return "".join(line for line in file.read_text().splitlines() if line.startswith("#   "))
+
+
 def test_a_doctor_writes_what_it_sees_and_asks_for_the_rest(answers: Answers, tmp_path: Path) -> None:
     file = tmp_path / "k8s" / "cluster.yaml"
     taints = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
@@ -264,11 +269,15 @@ def test_a_doctor_writes_what_it_sees_and_asks_for_the_rest(answers: Answers, tm
     assert cluster["gpu_resource"] == "nvidia.com/mig-3g.40gb" and spec["runtimeClassName"] == "nvidia"
     assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB"}
     assert spec["tolerations"] == [{"key": "team", "operator": "Exists"}]
-    asked = [line for line in file.read_text().splitlines() if line.startswith("#   ")]
-    assert all(
-        any(name in line for line in asked) for name in ("registry", "imagePullSecrets", "proxy", "hub")
-    )
+    named = {"registry", "imagePullSecrets", "proxy", "hub"}
+    unseen = {"claim: {storageClassName", "gpu_pod"}
+    assert {each for each in named | unseen if f"{each}:" in head_of(file)} == named
     parse_config({"cluster": cluster})
+    for kind in ("nodes", "storageclasses"):
+        answers.give(kind)
+    other = tmp_path / "other.yaml"
+    assert CliRunner().invoke(cli, ["k8s", "doctor", "--write", str(other)]).exit_code == 0
+    assert {each for each in named | unseen if f"{each}:" in head_of(other)} == named | unseen
 
 
 def test_a_doctor_ends_with_64_where_a_right_is_lacking(
