@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 54_860,
+    "library lines": 54_880,
     "library files": 229,
-    "test lines": 38_375,
+    "test lines": 38_408,
     "benchmark lines": 5_718,
-    "words by hand": 30_643,
+    "words by hand": 30_736,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,
