@@ -310,18 +310,19 @@ def frame_of(template: str) -> Callable[[str], bool]:
     """Whether a line reads as a heading (`## Searching`) or as a label (`Question:`) of this template does, in whatever
     spacing, marks and emphasis it is written.
     """
-    heads = [line.partition("{{")[0].partition("{%")[0] for line in template.split("\n")]
-    folded = [plain(head).strip().casefold() for head in heads]
+    folded = [plain(re.split(r"\{[{%]", line)[0]).strip().casefold() for line in template.split("\n")]
     headings = tuple({words for head in folded if head.startswith("#") and (words := _words(head))})
     labels = tuple({f"{words}:" for head in folded if head.endswith(":") and (words := _words(head))})
+    firsts = tuple({each.rstrip(":").split()[0] for each in headings + labels})
 
     def is_of_the_frame(line: str) -> bool:
+        if not any(first in line for first in firsts):
+            return False
         bare = line.lstrip(_MARKUP)
         words = _words(bare[:_LONGEST_HEAD])
-        if words in headings or (bare != line and words.startswith(headings)):
-            return True
         label, colon, _ = bare[:_LONGEST_HEAD].partition(":")
-        return bool(colon) and f"{_words(label)}:" in labels
+        is_heading = words in headings or (bare != line and words.startswith(headings))
+        return is_heading or f"{_words(label)}{colon}" in labels
 
     return is_of_the_frame
 

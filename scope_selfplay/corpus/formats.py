@@ -151,11 +151,17 @@ def _web_page(path: Path) -> Converted:
 
     tree = trafilatura.load_html(path.read_bytes())
     about = extract_metadata(tree, extensive=False) if tree is not None else None
+    for block in tree.iter("pre") if tree is not None else ():
+        # Else it is taken for prose, in which comments are headings.
+        if block.find(".//code") is None:
+            code = block.makeelement("code")
+            code.text, block.text, block[:] = block.text_content(), None, [code]
     text = trafilatura.extract(
         tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
     )
     # Code of several lines in a sentence has its fence behind words there (2.0), and all that follows would be code.
-    text = re.sub(r"^([^`\n]*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
+    text = re.sub(r"^((?:(?!```).)*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
+    text = re.sub(r"^[ \t]+```$", "```", text, flags=re.MULTILINE)
     # Of a short page all is taken.
     if len(text) < 200:
         whole = _by_markitdown(path)
@@ -191,7 +197,7 @@ _QUOTED = re.compile(r"(?:^On .{,200}\n?.{,200}wrote:\n+)?^>(?!>> |From ).*\n?(?
 
 
 def _mails(path: Path) -> Records:
-    """A message, or the threads of a box, whose answers quote what stands above; HTML alone stays as it is."""
+    """A message, or the threads of a box, whose answers quote what stands above."""
     headers, found, thread_of = HeaderRegistry(), dict[str, dict[str, str]](), dict[str, str]()
     mails = list[tuple[str, str, str]]()
     # Python fails on some names and addresses.
@@ -207,6 +213,8 @@ def _mails(path: Path) -> Records:
             text = body.get_content() if body else ""
         except (LookupError, ValueError):
             text = body.get_payload(decode=True).decode("utf-8", "replace")
+        if body and body.get_content_subtype() == "html":
+            text = _of_html(str(text))
         text = str(text).replace("\r\n", "\n").strip()
         author, own = str(message["from"] or ""), _ids(message["message-id"]) or [f"{number}"]
         before = [*_ids(message["references"]), *_ids(message["in-reply-to"])]
@@ -223,6 +231,15 @@ def _mails(path: Path) -> Records:
     for (place, before_it, whole), text in zip(mails, texts, strict=True):
         found[place]["text"] += before_it + (text or whole)
     yield from found.items()
+
+
+def _of_html(text: str) -> str:
+    """As it is without the extra `documents`, or where the converter fails on it."""
+    with suppress(ImportError, RecursionError, ValueError):
+        from markitdown.converters import HtmlConverter
+
+        return HtmlConverter().convert_string(text).markdown
+    return text
 
 
 def _ids(header: Any) -> list[str]:

@@ -45,7 +45,9 @@ class Screened(NamedTuple):
 
 def screen(documents: Sequence[Document], settings: CorpusConfig) -> Screened:
     """What is kept of the documents, in their order."""
-    kept, left_out = list(_without_repeated(documents)), list[LeftOut]()
+    kept = list(_without_repeated(documents))
+    own = {each.id for each in kept}
+    left_out = [LeftOut("of what many pages repeat alone", each) for each in documents if each.id not in own]
     for rule in (_unfit, _formats, _copies, _near_copies, _beyond):
         found = list(rule(kept, settings))
         gone = {each.document.id for each in found}

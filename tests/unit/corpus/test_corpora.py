@@ -184,6 +184,14 @@ def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cos
     assert found[0].metadata["author"] == ". <a@b>"
 
 
+def test_a_mail_of_html_alone_is_read_as_its_words(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown", reason="needs the documents extra")
+    head = "Subject: News\nContent-Type: text/html\n\n"
+    page = "<html><head><style>p {color: red}</style></head><body><p>The <b>dam</b> &amp; its gate.</p></body></html>"
+    (read,) = read_documents(folder_of(tmp_path, {"a.eml": head + page}))
+    assert (read.title, read.text) == ("News", "The **dam** & its gate.")
+
+
 def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_what_is_said_alone_stays(
     tmp_path: Path,
 ) -> None:
@@ -269,7 +277,10 @@ def test_web_pages_give_their_main_content_without_what_they_all_repeat(tmp_path
     head, main = "<html><head><title>Dam {0}</title></head>", f"<main><h1>Dam {{0}}</h1>{body}{note}</main>"
     page = f"{head}<body>{menu}{main}</body></html>"
     folder_of(tmp_path, {f"{n}.html": page.format(n) for n in range(12)})
-    read = screen(read_documents(tmp_path), CorpusConfig()).kept
+    found = read_documents(tmp_path)
+    moved = [Document(id=f"old/{n}.html", title="", text="This page has moved.") for n in range(6)]
+    read, left_out = screen([*found, *moved], CorpusConfig())
+    assert [each.document for each in left_out] == moved
     assert len(read) == 12 and {each.title for each in read} == {f"Dam {n}" for n in range(12)}
     assert not any("Chapter" in each.text or "somebody who likes" in each.text for each in read)
     assert all(f"Paragraph 7 of dam {each.title[4:]} says" in each.text for each in read)
@@ -280,13 +291,15 @@ def test_a_page_of_sphinx_is_read_once_without_the_signs_of_anchors_and_its_code
     said = "".join(
         f"<p>Dam {n} stands where rivers meet, and a gate of oak lifts water.</p>" for n in range(5)
     )
-    way = "<h2>Way<a href='#way'>¶</a></h2><p>It is <code>open -B\n-m</code> of it.</p>"
+    way = "<h2>Way<a href='#way'>¶</a></h2><p>In <code>sh</code> it is <code>open -B\n-m</code> of it.</p>"
+    way += "<div>As root:\n\t\t<pre class='screen'><b># by hand</b>\nopen -A\n</pre></div>"
     page = f"<html><head><title>Dam</title></head><main><h1>Dam¶</h1>{said}{way}</main></html>"
     folder_of(tmp_path, {"dam.html": page, "_sources/dam.rst.txt": "Dam\n===\n"})
     skipped: dict[Path, str] = {}
     (found,) = read_documents(tmp_path, CorpusReader.TEXT_FILES, skipped)
     assert skipped == {tmp_path / "_sources/dam.rst.txt": "are what Sphinx made its pages of"}
-    assert "\n## Way\n\nIt is\n```\nopen -B\n-m\n```\n" in found.text
+    assert "\n## Way\n\nIn `sh` it is\n```\nopen -B\n-m\n```\n" in found.text
+    assert "\n```\n# by hand\nopen -A\n```" in found.text
 
 
 def document(id: str, text: str, **metadata: str) -> Document:
