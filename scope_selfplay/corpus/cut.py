@@ -187,10 +187,10 @@ class Chunker:
 
     def _counts(self, words: list[str]) -> list[int]:
         known = self._known
-        unseen = list(set(words).difference(known))
+        unseen = [word for word in dict.fromkeys(words) if word not in known]
         if len(known) + len(unseen) > _MOST_WORDS:
             known.clear()
-            unseen = list(set(words))
+            unseen = list(dict.fromkeys(words))
         known.update(zip(unseen, self._count(unseen), strict=True))
         return list(map(known.__getitem__, words))
 
