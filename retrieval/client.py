@@ -15,6 +15,7 @@ import threading
 import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +77,10 @@ class RemoteSearcher(ABC):
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.__aexit__(*error)
+
+    def wait(self, seconds: float) -> None:
+        """Give the server so many seconds for each question from now on."""
+        self._client.retry_policy = replace(self._client.retry_policy, deadline=seconds)
 
     @abstractmethod
     async def search(self, query: str, topk: int) -> list[Passage]:

@@ -86,8 +86,10 @@ def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""
 
 
-def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """A command of a run's settings: it has the options that make them, and is called with `settings`."""
+def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> Callable[..., None]:
+    """A command of a run's settings: it has the options that make them, and is called with `settings`, which may lack
+    what a run needs where it only shows them.
+    """
 
     @functools.wraps(command)
     def with_settings(
@@ -97,7 +99,8 @@ def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
 
         given = {"name": name, "seed": seed}
         options = {key: value for key, value in given.items() if value is not None}
-        command(settings=load_config(config or DEFAULT_CONFIG, overrides, options=options), **others)
+        settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
+        command(settings=settings, **others)
 
     return with_options(
         click.option(
@@ -269,12 +272,14 @@ def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> 
 
 
 @cli.command()
-@needs_settings
+@functools.partial(needs_settings, is_shown=True)
 def config(settings: "RunConfig") -> None:
     """Print every setting with the value that a run would use."""
     import yaml
 
     click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+    for lack in settings.judge.lacking():
+        click.echo(f"before a run begins: {lack}", err=True)
 
 
 def main() -> None:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from scope_selfplay.base.values import Truncation
 
@@ -18,9 +19,14 @@ class ConfigSection(BaseModel):
         """What no single setting shows to be wrong: what was found, what was expected."""
         return iter(())
 
+    def lacking(self) -> Iterator[str]:
+        """What a run needs besides, and settings that are only shown do not."""
+        return iter(())
+
     @model_validator(mode="after")
-    def _settings_fit_each_other(self) -> Self:
-        if mistake := next(self.mistakes(), None):
+    def _settings_fit_each_other(self, info: ValidationInfo) -> Self:
+        is_shown = bool(info.context)
+        if mistake := next(chain(self.mistakes(), () if is_shown else self.lacking()), None):
             raise ValueError(mistake)
         return self
 

@@ -196,10 +196,12 @@ class JudgeConfig(ConfigSection):
             return self.canaries.rate
         return _MODEL_CANARIES if self.kind == "model" else 0.0
 
-    def mistakes(self) -> Iterator[str]:
+    def lacking(self) -> Iterator[str]:
         placed = self.endpoint.base_url or all(self.endpoint_of(role).base_url for role in JudgeRole)
         if self.kind == "model" and not placed:
-            yield ("a model judge needs judge.endpoint.base_url, for example http://127.0.0.1:8000/v1")
+            yield "a model judge needs judge.endpoint.base_url, for example http://127.0.0.1:8000/v1"
+
+    def mistakes(self) -> Iterator[str]:
         if self.evaluate and self.kind != "model":
             yield f"evaluate names endpoints, found kind {self.kind}; use kind: model, or leave it out"
         if not all(endpoint.base_url for endpoint in self.evaluate):

@@ -44,12 +44,14 @@ def load_config(
     *,
     options: Mapping[str, Any] | None = None,
     cluster: Path | None = None,
+    is_shown: bool = False,
 ) -> RunConfig:
     """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides.
 
     A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
-    `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
-    which names the file or the option with the mistake, the key, what was found, and what was expected.
+    `options` are settings with an option of their own (`seed` is `--seed`); they come last. A config that `is_shown`
+    alone may lack what a run needs. Raises ConfigError, which names the file or the option with the mistake, the key,
+    what was found, and what was expected.
     """
     data = _read_settings(path) if path is not None else {}
     if path is not None and path.name == "run.yaml":
@@ -58,7 +60,7 @@ def load_config(
         data = with_cluster(data, _read_settings(cluster))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
-    return _run_config(data, changes, where=str(path) if path else "config")
+    return _run_config(data, changes, where=str(path) if path else "config", is_shown=is_shown)
 
 
 _IMAGES = ("cluster.images.worker", "cluster.images.trainer")
@@ -86,7 +88,9 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
     return _run_config(data, [_parse_override(override) for override in overrides], where=where)
 
 
-def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
+def _run_config(
+    data: dict[str, Any], changes: Sequence[_Change], *, where: str, is_shown: bool = False
+) -> RunConfig:
     """The checked config of `data` after `changes`."""
     for change in changes:
         value = change.value
@@ -94,7 +98,7 @@ def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str)
             value = {part: value}
         data = _merged(data, value)
     try:
-        return RunConfig.model_validate(data)
+        return RunConfig.model_validate(data, context=is_shown)
     except ValidationError as error:
         raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
 

@@ -83,7 +83,7 @@ def _of_run(asked: str, run: Path, version: PolicyVersion) -> Contestant:
     folder = RunFolder(run)
     if not folder.config.is_file():
         raise CheckpointError(f"{asked}: {run} has no run.yaml, so it is no run; {_FORMS}")
-    path = version.checkpoint(folder) or policy_path(load_config(folder.config).model.path)
+    path = version.checkpoint(folder) or policy_path(load_config(folder.config).model.path, folder.base)
     if not (path / "config.json").is_file():
         there = [
             f"{letter}_{int(found.parts[-4].removeprefix('iteration-'))}"

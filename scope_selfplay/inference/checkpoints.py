@@ -27,13 +27,13 @@ ADAPTER = "adapter"
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def policy_path(path: str) -> Path:
-    """A model directory; `embedded` is the tiny policy in the package, and a model that was fetched has its name
-    (`scope models`). Raises CheckpointError when it is none.
+def policy_path(path: str, kept: Path | None = None) -> Path:
+    """A model directory; `embedded` is the tiny policy in the package, a model that was fetched has its name
+    (`scope models`), and what is neither may lie where a run has `kept` it. Raises CheckpointError when it is none.
     """
     folder = Path(__file__).parent.parent / "embedded" / "policy" if path == EMBEDDED else Path(path)
     if not folder.is_dir():
-        folder = fetched_model(path) or folder
+        folder = fetched_model(path) or (kept if kept and kept.is_dir() else folder)
     if not folder.is_dir():
         advice = (
             f"fetch it (scope models {path})"

@@ -6,7 +6,7 @@ as ids, for vLLM looks for text in what it has stripped of special tokens.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, seed_from
 from scope_selfplay.inference.codec import ChatCodec, SamplingEngine
 from scope_selfplay.net.client import Client, Refused, Replica, ServerUnavailable
-from scope_selfplay.net.loops import PerLoop
+from scope_selfplay.net.loops import PerLoop, all_of
 
 WEIGHTS_HEADER = "X-Scope-Weights"
 _MISCONFIGURED = frozenset({401, 403, 404})
@@ -131,23 +131,25 @@ class ServedModel(SamplingEngine):
 
 
 async def ask_servers(
-    clients: Iterable[Client], model: str | None, *, what: str, with_weights: bool = True
+    clients: Sequence[Client], model: str | None, *, what: str, with_weights: bool = True
 ) -> list[Served]:
-    """What every server of one model says, asked one after the other; `what` is the setting of their URLs.
+    """What every server of one model says, all asked at once; `what` is the setting of their URLs.
 
     Raises as `ask_what_is_served`, and ConfigError where they do not serve the same.
     """
-    found: dict[str, Served] = {}
-    for client in clients:
+
+    async def asked(client: Client) -> Served:
         async with client:
-            found[client.url] = await ask_what_is_served(client, model, with_weights=with_weights)
-        (first, one), *_ = found.items()
-        if found[client.url].identity != one.identity:
+            return await ask_what_is_served(client, model, with_weights=with_weights)
+
+    found = await all_of(map(asked, clients))
+    for client, each in zip(clients, found, strict=True):
+        if each.identity != found[0].identity:
             raise ConfigError(
-                f"{what}: {client.url} serves {found[client.url].identity}, {first} {one.identity}; servers of one "
+                f"{what}: {client.url} serves {each.identity}, {clients[0].url} {found[0].identity}; servers of one "
                 "model serve the same"
             )
-    return list(found.values())
+    return found
 
 
 async def ask_what_is_served(client: Client, model: str | None, *, with_weights: bool = True) -> Served:

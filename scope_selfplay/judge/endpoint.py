@@ -12,7 +12,7 @@ from scope_selfplay.inference.served import ask_servers
 from scope_selfplay.judge.fences import ask_special_tokens
 from scope_selfplay.net.chat import CANARY, ONCE, ChatClient, ChatFault
 from scope_selfplay.net.guard import secret
-from scope_selfplay.net.loops import PerLoop
+from scope_selfplay.net.loops import PerLoop, all_of
 
 # At the start somebody may be watching.
 _HANDSHAKE = replace(ONCE, attempt=30.0)
@@ -41,13 +41,15 @@ def _distinct(config: JudgeConfig) -> dict[str, EndpointConfig]:
     return {each.model_dump_json(): each for each in map(config.endpoint_of, JudgeRole)}
 
 
-async def with_models(config: JudgeConfig) -> JudgeConfig:
-    """The config with model and context of every endpoint.
+async def with_models(config: JudgeConfig, seconds: float = _HANDSHAKE.attempt) -> JudgeConfig:
+    """The config with model and context of every endpoint, each of which is to answer within so many seconds.
 
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
-    named = {name: await _with_model(config, each) for name, each in _distinct(config).items()}
+    distinct = _distinct(config)
+    answers = await all_of(_with_model(config, each, seconds) for each in distinct.values())
+    named = dict(zip(distinct, answers, strict=True))
     by_role = {role: named[config.endpoint_of(role).model_dump_json()] for role in JudgeRole}
     return config.model_copy(update={"endpoints": by_role})
 
@@ -61,28 +63,32 @@ async def special_tokens(config: JudgeConfig) -> frozenset[str]:
     return frozenset(found)
 
 
-async def ask_endpoints(config: JudgeConfig) -> list[str]:
-    """The models of a judge, after each has written a token. Raises as `with_models`, and JudgeError for a refusal."""
-    named = await with_models(config)
-    answered: list[str] = []
-    for endpoint in _distinct(named).values():
-        for url in endpoint.each_url:
-            where = f"{endpoint.model} at {url}"
-            async with _client(named, endpoint, url) as client:
-                try:
-                    await client.complete(CANARY)
-                except ChatFault as fault:
-                    if not fault.busy and fault.fault is not Fault.UNREADABLE:
-                        raise JudgeError(
-                            f"{where} lists its models and completes nothing: {fault}; see that it runs"
-                        ) from None
-            answered.append(where)
-    return answered
+async def ask_endpoints(config: JudgeConfig, seconds: float = _HANDSHAKE.attempt) -> list[str]:
+    """The models of a judge, all asked at once, after each has written a token, which may take longer.
+
+    Raises as `with_models`, and JudgeError for a refusal.
+    """
+    named = await with_models(config, seconds)
+
+    async def asked(endpoint: EndpointConfig, url: str) -> str:
+        where = f"{endpoint.model} at {url}"
+        async with _client(named, endpoint, url) as client:
+            try:
+                await client.complete(CANARY)
+            except ChatFault as fault:
+                if not fault.busy and fault.fault is not Fault.UNREADABLE:
+                    raise JudgeError(
+                        f"{where} lists its models and completes nothing: {fault}; see that it runs"
+                    ) from None
+        return where
+
+    return await all_of(asked(each, url) for each in _distinct(named).values() for url in each.each_url)
 
 
-async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
+async def _with_model(config: JudgeConfig, endpoint: EndpointConfig, seconds: float) -> EndpointConfig:
     """The endpoint with the model that all of its servers serve, and the shortest context."""
-    expected, clients = endpoint.weights, [_client(config, endpoint, url) for url in endpoint.each_url]
+    expected = endpoint.weights
+    clients = [_client(config, endpoint, url, seconds) for url in endpoint.each_url]
     try:
         found = await ask_servers(
             clients, endpoint.model, what="judge.endpoint.base_url", with_weights=expected is not None
@@ -102,9 +108,12 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> Endpoint
     return endpoint.model_copy(update={"model": served.model, "context": context})
 
 
-def _client(config: JudgeConfig, endpoint: EndpointConfig, url: str) -> ChatClient:
+def _client(
+    config: JudgeConfig, endpoint: EndpointConfig, url: str, seconds: float = _HANDSHAKE.attempt
+) -> ChatClient:
     """For the start, when somebody may be watching."""
-    return ChatClient(url, **(_options(config, endpoint) | {"retry_policy": _HANDSHAKE}))
+    policy = replace(_HANDSHAKE, attempt=seconds)
+    return ChatClient(url, **(_options(config, endpoint) | {"retry_policy": policy}))
 
 
 def _options(config: JudgeConfig, endpoint: EndpointConfig) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Things of an event loop, for callers that outlive many of them, or have none."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
@@ -13,6 +13,14 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives, in a thread and an event loop of its own: the caller may or may not have one running."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, work).result()
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What each gives, all begun at once. Raises the first fault in their order when all have ended."""
+    found = await asyncio.gather(*work, return_exceptions=True)
+    for fault in (each for each in found if isinstance(each, BaseException)):
+        raise fault
+    return [each for each in found if not isinstance(each, BaseException)]
 
 
 class PerLoop(Generic[T]):

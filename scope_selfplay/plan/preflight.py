@@ -13,7 +13,7 @@ from scope_selfplay.base.gates import DEFAULT_GATES
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Role
 from scope_selfplay.config.base import ServedConfig
-from scope_selfplay.config.judge import JudgeConfig, JudgeRole
+from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
 from scope_selfplay.corpus.read import reserves_pages, survey
 from scope_selfplay.corpus.sample import page_by_page, page_of, shuffled
@@ -192,10 +192,7 @@ def _answered(what: str, check: Callable[[], Finding]) -> Finding:
 
 def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
     """An index of other passages finds nothing of what tasks are about; more passages than the run's are fine."""
-    reached = config.search.model_copy(update={"outage": min(_REACHED, config.search.outage)})
-    at_once(ask_retriever(reached, documents, 0))
-    # A first search may read an index from disk.
-    found = at_once(ask_retriever(config.search, documents, _ASKED))
+    found = at_once(ask_retriever(config.search, documents, _ASKED, _REACHED))
     there = f"{config.search.url} answers with {found.record.rows:,} passages"
     if found.is_same:
         return Finding("retriever", f"{there}, those of the run's {len(documents):,} documents", State.OK)
@@ -210,10 +207,7 @@ def _retriever(config: RunConfig, documents: Sequence[Document]) -> Finding:
 def _judge(what: str, settings: JudgeConfig, documents: Sequence[Document]) -> Finding:
     match settings.kind:
         case "model":
-            endpoints = {(each := settings.endpoint_of(role)).each_url: each for role in JudgeRole}
-            for endpoint in endpoints.values():
-                ask_replicas("judge.endpoint", endpoint, _REACHED)
-            models = at_once(ask_endpoints(settings))
+            models = at_once(ask_endpoints(settings, _REACHED))
             return Finding(what, f"{', '.join(models)} answers", State.OK)
         case "lexical" if documents and not any(
             read_article(document.text) for document in documents[:_READ_BY_RULE]
@@ -234,15 +228,16 @@ def _exam(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Pa
     if exam is None:
         return
     fails, doubts = what_fails(exam), what_is_in_doubt(exam)
+    more = f"`scope judge exam {root / config.name}` shows each question"
     if fails:
-        yield Finding("judge's exam", fails, State.STOP if config.judge.exam == "stop" else State.WARNING)
+        state = State.STOP if config.judge.exam == "stop" else State.WARNING
+        yield Finding("judge's exam", fails, state, more)
     if doubts:
-        yield Finding("judge's exam", doubts, State.WARNING)
+        yield Finding("judge's exam", doubts, State.WARNING, "" if fails else more)
     if not fails and not doubts:
         asked = sum(each.asked for each in exam.questions.values())
         passed = f"passed: {len(exam.questions)} questions, {asked} judgements"
-        what = f"{passed}; `scope judge exam {config.name}` shows each once the run has begun"
-        yield Finding("judge's exam", what, State.OK)
+        yield Finding("judge's exam", f"{passed}; {more}", State.OK)
 
 
 def _partner(role: Role, partner: ServedConfig) -> Finding:

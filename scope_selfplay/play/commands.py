@@ -137,13 +137,15 @@ def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **op
     from scope_selfplay.judge.checks import read_exam
     from scope_selfplay.report.judge import exam_tables
     from scope_selfplay.report.sections import Section, text_of
-    from scope_selfplay.run.exam import what_fails
+    from scope_selfplay.run.exam import waiting_folder, what_fails
     from scope_selfplay.store.folder import RunFolder
     from scope_selfplay.store.reader import find_run
 
     quiet_libraries()
     if run:
-        kept = read_exam(RunFolder(path := find_run(run)))
+        # A run that is not begun may have been examined already.
+        waiting = waiting_folder(Path(run).parent, Path(run).name)
+        kept = read_exam(waiting) or read_exam(RunFolder(path := find_run(run)))
         if kept is None:
             raise ConfigError(f"{path}: its judge has held no exam; give --base-url or --config to hold one")
         found = {run: kept}

@@ -15,6 +15,7 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import CandidateStatus, CorpusReader, Reason
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.report import SAMPLES
 from scope_selfplay.run.commands import CONFIGS, documents_of
 from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.query import Flaw, Sort, Suspect
@@ -132,12 +133,11 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 @click.option(
     "--samples",
     type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
+    show_default=str(SAMPLES),
     help="Accepted tasks of each iteration in it.",
 )
 @click.option("--json", "as_json", is_flag=True)
-def report(run: str, output: Path | None, force: bool, samples: int, as_json: bool) -> None:
+def report(run: str, output: Path | None, force: bool, samples: int | None, as_json: bool) -> None:
     """Show what a run came to: held-out results, funnels, scores, curves, the health of the self-play with warnings.
 
     RUN may be a folder of `scope eval`, too: its leaderboard, differences, costs.
@@ -153,11 +153,14 @@ def report(run: str, output: Path | None, force: bool, samples: int, as_json: bo
     if output is not None and not output.parent.is_dir():
         raise UserError(f"-o {output}: there is no folder {output.parent}; make it, or give another one")
     evaluation = _evaluation(run)
+    if samples is not None and (evaluation or output is None):
+        raise UserError("--samples: counts tasks of a run in the file of -o; leave it out, or give -o")
     opened: Any = contextlib.nullcontext() if evaluation else _reader(run)
     with opened as reader:
         if output is not None:
             write_atomic(
-                output, render_evaluation(evaluation) if evaluation else render_report(reader, samples)
+                output,
+                render_evaluation(evaluation) if evaluation else render_report(reader, samples or SAMPLES),
             )
             click.echo(output)
             return

@@ -52,7 +52,8 @@ def exam_tables(exam: Exam) -> list[Table]:
             (name, what, shown(share, digits=2)) for what, share in each.shares.items() if what not in heads
         ]
     head = ("question", "in order", "right", *heads.values(), "threshold", "asked", "tokens", "s each")
-    return [Table("", head, tuple(rows)), Table("", ("question", "", "share"), tuple(others))]
+    tables = [Table("", head, tuple(rows)), Table("", ("question", "", "share"), tuple(others))]
+    return [table for table in tables if table.rows]
 
 
 def agreement_with_people(reader: RunReader) -> dict[str, Estimate]:

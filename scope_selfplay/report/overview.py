@@ -41,7 +41,7 @@ from scope_selfplay.store.ratings import (
 from scope_selfplay.store.reader import RunReader
 
 _BINS = 10
-_SHORT = 160
+_SHORT = 120
 """Characters of a text that the end of a run shows."""
 _FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
 """What a reader of a training wants to see first; the rest follows as it was logged."""
@@ -100,7 +100,9 @@ def _held_out(reader: RunReader, *, brief: bool = False) -> Section:
     head = ("Solver", *names, "tasks", "", "rating", "in units of the judge's margin")
     shown_columns = 4 if brief else len(head)
     parts: list[Part] = [Table("", head[:shown_columns], tuple(row[:shown_columns] for row in rows))]
-    parts.append(f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)")
+    parts.append(
+        f"Kept: {kept.solver if brief else kept.words} ({kept.checkpoint or 'the base model'}, best/)"
+    )
     return Section("Held-out tasks: mean share of the rubric met, 95 % interval", parts)
 
 
@@ -284,6 +286,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     folder, kept = run.folder, kept_solver(run.folder)
     last = kept.ruled_in if kept else 0
     example = _example(reader, list(read_ratings(folder, last).held_out) if kept else [])
+    origin, *_ = recorded_sections(reader)
     health, found = health_section(examine(reader))
     # With the first task behind each.
     warnings = [Folded(each.title, each.lines[:2]) for each in found if isinstance(each, Folded)]
@@ -308,7 +311,8 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
         (f"{scope} report {place}", "all numbers and curves, and why tasks were rejected"),
     ]
     return [
-        *(recorded_sections(reader)[0], _held_out(reader, brief=True)),
+        *([origin] if origin.parts[1:] else []),
+        _held_out(reader, brief=True),
         *([Section("Iterations", made)] if made else []),
         Section(health, warnings),
         *([Section("One held-out task", example)] if example else []),

@@ -22,6 +22,7 @@ from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
+from scope_selfplay.report import SAMPLES
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.overview import run_sections
 from scope_selfplay.report.record import (
@@ -119,7 +120,6 @@ def link(base: str, /, *path: object, query: str = "", anchor: str = "", **param
     return where + (f"?{whole}" if whole else "") + (f"#{quote(anchor)}" if anchor else "")
 
 
-SAMPLES = 3
 ITEMS = 50
 LONGEST_CELL = 1500
 """Characters of a task that a list shows; its own page shows all of it."""

@@ -37,7 +37,7 @@ from scope_selfplay.run.exam import take_exam
 from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import promotion_warning
-from scope_selfplay.store.files import disk_faults, read_records, write_atomic, write_records
+from scope_selfplay.store.files import disk_faults, point_at, read_records, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder
 
 JUDGE_PACK = "wikipedia"
@@ -109,7 +109,7 @@ def open_run(
     if (warning := promotion_warning(config)) is not None:
         progress.say(warning)
     folder = folder or RunFolder(root / config.name)
-    base = policy_path(config.model.path)
+    base = policy_path(config.model.path, folder.base)
     if folder.config.exists():
         if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
             # Without settings of its own, another config would pass for the run's.
@@ -177,7 +177,8 @@ def say_changes(run: Run) -> None:
         looked_at = {*paths, *files, *(file.parent for file in files)}
         if any(each.stat().st_mtime > began for each in looked_at):
             found = corpus_changes(run.folder, run.config, run.pack)
-            kept = "the run keeps its own, `scope fork --corpus` takes these"
+            fork = f"`scope fork {run.folder.path} --after N --name NEW --corpus`"
+            kept = f"the run keeps its own; {fork} shares N iterations and goes on with these"
             if any(found[:3]):
                 run.progress.say(f"{corpus.path}: since the run began {found}; {kept}")
 
@@ -198,7 +199,7 @@ def check_inputs(
     pack = with_judge_prompts(load_pack(found), config.judge, packs=packs)
     _check_settings(config, pack)
     _check_root(root)
-    policy_path(config.model.path)
+    policy_path(config.model.path, there.base)
     return pack
 
 
@@ -266,8 +267,9 @@ def _check_settings(config: RunConfig, pack: Pack) -> None:
         _check_without_corpus(config)
     _check_tools_are_told(config, pack)
     given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
-    if given is not None or not all(kind.answer for kind in task_types_of(config, pack)):
-        check_references(config.solver, given)
+    kinds = [kind.name for kind in task_types_of(config, pack) if not kind.answer]
+    if given is not None or kinds:
+        check_references(config.solver, given, kinds)
     _check_how_answers_are_verified(config.solver, pack)
     check_rubrics(config, given or (), "solver.tasks")
     for asked in config.compare.benchmarks:
@@ -378,6 +380,9 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
     for name, text in pack.files().items():
         write_atomic(folder.prompts / name, text)
     write_records(folder.corpus, documents)
+    if (base := Path(config.model.path)).is_dir() and not base.is_absolute():
+        # The run may be moved, and gone on with from elsewhere.
+        point_at(folder.base, base)
     _write_config(folder, config)
     folder.beginning.unlink()
 

@@ -137,7 +137,10 @@ def what_fails(exam: Exam) -> str:
     """In one line, what a judge cannot answer and what helps; "" for one that can judge."""
     if not exam.failed:
         return ""
-    listed = "; ".join(f"{name}: {fault}" for name, fault in exam.failed.items())
+    faults: dict[str, list[str]] = {}
+    for name, fault in exam.failed.items():
+        faults.setdefault(fault, []).append(name)
+    listed = "; ".join(f"{', '.join(names)}: {fault}" for fault, names in faults.items())
     unread = next(
         (each.unread for name, each in exam.questions.items() if name in exam.failed and each.unread), ""
     )

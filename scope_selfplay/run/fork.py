@@ -191,9 +191,9 @@ def _share(old: RunFolder, new: RunFolder, config: RunConfig, after: int) -> tup
 
     new.path.mkdir()
     shutil.copytree(old.prompts, new.prompts)
-    for file in (old.index, old.path / KEY_FILE):
+    for file in (old.index, old.path / KEY_FILE, old.base):
         if file.exists():
-            shutil.copy2(file, new.path / file.name)
+            shutil.copy2(file, new.path / file.name, follow_symlinks=False)
     link(str(old.corpus), str(new.corpus))
     hidden = shutil.ignore_patterns(".*")
     for number, stage in _shared_stages(config, after):

@@ -100,15 +100,17 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
     return accepted
 
 
-def check_references(settings: SolverConfig, tasks: Sequence[Candidate] | None) -> None:
+def check_references(
+    settings: SolverConfig, tasks: Sequence[Candidate] | None, kinds: Sequence[str] = ()
+) -> None:
     """Raises ConfigError where a verifier is to decide over tasks that have no right answer.
 
-    `tasks` are those of `solver.tasks`; None for the Challenger's of types without a short answer.
+    `tasks` are those of `solver.tasks`; None for the Challenger's, of which these `kinds` have no short answer.
     """
     by_reward = settings.reward.design == "verifier"
     if not by_reward and (settings.routing is None or settings.routing.by != "verifier"):
         return
-    found = "the Challenger's tasks have none"
+    found = f"the Challenger's tasks of type {', '.join(kinds)} have none"
     if tasks is not None:
         lacking = [row.task.id for row in tasks if row.task and row.task.reference is None]
         if not lacking:

@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def base(self) -> Path:
-        return policy_path(self.config.model.path)
+        return policy_path(self.config.model.path, self.folder.base)
 
     @cached_property
     def codec(self) -> Any:

@@ -233,17 +233,19 @@ class RetrieverAnswer:
 
 
 async def ask_retriever(
-    settings: SearchConfig, documents: Sequence[Document], asked: int = 1
+    settings: SearchConfig, documents: Sequence[Document], asked: int = 1, seconds: float = _HANDSHAKE_SECONDS
 ) -> RetrieverAnswer:
-    """What the server or engine says that it serves, after it has answered `asked` queries in the shape that a
-    run needs; they are texts of documents that lie evenly in the corpus.
+    """What the server or engine says within so many seconds that it serves, after it has answered `asked` queries in
+    the shape that a run needs; they are texts of documents that lie evenly in the corpus.
 
     Raises ConfigError for a URL, a path or a key, SearchError where no server answers, RunMismatchError for what is no
     retriever.
     """
     tried = [documents[number * len(documents) // asked] for number in range(min(asked, len(documents)))]
     try:
-        async with _client(settings, min(_HANDSHAKE_SECONDS, settings.outage), None) as searcher:
+        async with _client(settings, min(seconds, settings.outage), None) as searcher:
+            # A first search may read an index from disk.
+            searcher.wait(min(_HANDSHAKE_SECONDS, settings.outage))
             found = [await searcher.search(document.text[:_QUERY], settings.topk) for document in tried]
             record = _record(searcher.info)
     except RetrieverDownError as fault:

@@ -357,8 +357,8 @@ def _collect(run: Run, iteration: int, folder: StageFolder) -> None:
     kin: list[str] = []
     if iteration == 0 and reserves_pages(run.config, run.documents):
         held = {each.provenance.document_id for each, _ in kept if each.status is CandidateStatus.ACCEPTED}
-        kin = kin_of(held, run.documents)
-        run.progress.say(f"{len(kin):,} documents of held-out pages, or nearly the same, give no tasks")
+        if kin := kin_of(held, run.documents):
+            run.progress.say(f"{len(kin):,} documents of held-out pages, or nearly the same, give no tasks")
     write_candidates(folder, kept, kin)
     check_enough_accepted(run, iteration, [candidate for candidate, _ in kept])
 
@@ -442,7 +442,7 @@ def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -
             easier = "add documents, widen tasks.low/tasks.high," if iteration else "add held-out documents"
             raise CorpusError(
                 f"iteration {iteration}: only {accepted} of {len(kept)} candidates were accepted, {enough} are needed "
-                f"({counts}); {easier} or look at the rejected ones"
+                f"({counts}); {easier} or see `scope tasks ls {run.folder.path} --iteration {iteration}`"
             )
         run.progress.say(
             f"WARNING: iteration {iteration} ended below its target, with {accepted} of {target} tasks ({counts}); it "

@@ -113,6 +113,8 @@ class RunFolder:
         self.tools = path / "tools.json"
         # Whose iterations a forked run shares.
         self.fork = path / "fork.json"
+        # Points at the base model where the settings name it from the folder in which the run began.
+        self.base = path / "base"
         # Points at the Solver that the newest comparison kept.
         self.best = path / "best"
         # Questions with known verdicts that the judge was asked; apart from the records, which they never join.

@@ -20,12 +20,14 @@ from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.pages import ShownRun
 from tests.commands import ran
 from tests.doc_commands import environment
+from tests.engines import served
 from tests.unit.store.runs import write_run
 
 
 def scope(folder: Path, *words: str, **env: str) -> CompletedProcess[str]:
     command = [sys.executable, "-m", "scope_selfplay", *words]
-    return ran(command, cwd=folder, env=environment() | env, timeout=120)
+    encoding = env.get("PYTHONIOENCODING", "utf-8")
+    return ran(command, cwd=folder, env=environment() | env, timeout=120, encoding=encoding)
 
 
 def test_a_check_of_all_packs_finds_the_mistake_in_ones_own(tmp_path: Path) -> None:
@@ -45,6 +47,13 @@ def test_a_row_that_does_not_fit_is_named_by_the_line_where_it_begins(tmp_path: 
     )
     (tmp_path / "recipes.csv").write_text(rows.replace("Mix, then\nbake.", '"Mix, then\nbake."'))
     assert scope(tmp_path, "documents", "recipes.csv").stderr.startswith("2 documents")
+
+
+def test_settings_are_shown_before_the_judge_has_a_place(tmp_path: Path) -> None:
+    shown = scope(tmp_path, "config", "--set", "judge.kind=model")
+    assert shown.returncode == 0 and "\n  kind: model\n" in shown.stdout
+    assert shown.stderr.startswith("before a run begins: a model judge needs judge.endpoint.base_url")
+    assert scope(tmp_path, "run", "--set", "judge.kind=model").returncode == 64
 
 
 def test_a_name_that_is_none_is_told_what_one_is(tmp_path: Path) -> None:
@@ -134,6 +143,61 @@ def test_a_locale_without_blocks_gets_bars_in_ascii_and_ends_nothing(
     assert (done.returncode, done.stdout) == (0, f"{shown}\n"), done.stderr
     pack = scope(tmp_path, "prompts", "show", "wikipedia", LC_ALL=locale, LOCPATH=str(tmp_path))
     assert pack.returncode == 0, pack.stderr
+
+
+def test_every_reading_command_works_where_letters_are_latin(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "demo")
+    page = "# Käse – 東京\n\n" + "Der Käse reift drei Monate in 東京 und wird dann gewogen. " * 4
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    for command in (
+        "documents page.md",
+        "tasks ls demo",
+        "tasks show demo task-1-001",
+        "tasks diff demo S_0 S_1",
+        "report demo",
+        "prompts diff support wikipedia",
+        "judge try gate_source --dry --task @page.md --document @page.md",
+    ):
+        done = scope(tmp_path, *command.split(), LC_ALL="C", PYTHONIOENCODING="latin-1")
+        assert done.returncode == 0 and done.stdout, f"{command}: {done.stderr}"
+
+
+def prose(method: str, path: str, body: object) -> tuple[int, object]:
+    if method == "GET":
+        return 200, {"data": [{"id": "prose"}]}
+    said = {
+        "message": {"role": "assistant", "content": "One could see it either way."},
+        "finish_reason": "stop",
+    }
+    return 200, {"choices": [said], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+
+def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp_path: Path) -> None:
+    rows = (
+        f'{{"id": "{n}", "title": "Soup {n}", "text": "Soup {n} boils {n} minutes."}}\n' for n in range(40)
+    )
+    (tmp_path / "soups.jsonl").write_text("".join(rows))
+    with served(prose) as url:
+        settings = (
+            *(
+                "corpus.path=soups.jsonl",
+                "iterations=1",
+                "compare.tasks=2",
+                "tasks.target=2",
+                "solver.batch=2",
+            ),
+            *("challenger.steps=1", "challenger.batch=2", "judge.kind=model"),
+            f"judge.endpoint.base_url={url}/v1",
+        )
+        options = [word for each in settings for word in ("--set", each)]
+        stopped = scope(tmp_path, "run", "--name", "soups", *options)
+    assert stopped.returncode == 64 and not (tmp_path / "runs" / "soups").exists()
+    last = stopped.stderr.splitlines()[-1]
+    assert "judge's exam: the judge cannot answer gate_entity, grade, compare_scores: 0.00" in last, (
+        stopped.stderr
+    )
+    assert "One could see it" in last and "`scope judge exam runs/soups` shows each question" in last
+    assert "gate_entity" in scope(tmp_path, "judge", "exam", "runs/soups").stdout
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

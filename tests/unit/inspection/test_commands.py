@@ -132,6 +132,8 @@ def test_a_report_replaces_a_file_only_when_told_to(folder: RunFolder, tmp_path:
     assert target.read_text() == "mine"
     assert CliRunner().invoke(cli, [*command, "--force"]).exit_code == 0 and "<html" in target.read_text()
     assert CliRunner().invoke(cli, [*command, "--force", "--samples", "5"]).exit_code == 0
+    alone = CliRunner().invoke(cli, ["report", str(folder.path), "--samples", "5"])
+    assert isinstance(alone.exception, UserError) and "give -o" in str(alone.exception)
     # Held-out tasks too, with what Solvers answered.
     assert [target.read_text().count(f"Iteration {number}, accepted") for number in (0, 1, 2)] == [5, 5, 5]
 

@@ -4,8 +4,12 @@ disks: what a trainer needs, and what is advised where that is more than there i
 `scope preflight` and the same look before `scope run` begins: one table, nothing written, exit codes.
 """
 
+import asyncio
 import json
 import re
+import socket
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 
@@ -13,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.base.errors import ConfigError, OutsideError, State
+from scope_selfplay.base.values import Document
 from scope_selfplay.cli import cli
+from scope_selfplay.config.base import SearchConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import ModelConfig, RunConfig
 from scope_selfplay.config.training import SolverConfig
@@ -29,8 +35,16 @@ from scope_selfplay.plan.load import (
     training_disk,
 )
 from scope_selfplay.plan.memory import GIB, Parts, PodMemory, Trainer, gpu_peaks, pinned_bytes, pod_memory
-from scope_selfplay.plan.preflight import Pool, budgets, check_documents, document_needs, examine_for_cluster
+from scope_selfplay.plan.preflight import (
+    Pool,
+    budgets,
+    check_documents,
+    check_servers,
+    document_needs,
+    examine_for_cluster,
+)
 from scope_selfplay.plan.size import Assumptions, ModelShape, ModelSize, model_size
+from scope_selfplay.search.searcher import ask_retriever
 from scope_selfplay.store.folder import Stage
 from tests.engines import served
 
@@ -391,25 +405,57 @@ def test_an_index_of_other_passages_stops_a_run(tmp_path: Path) -> None:
 
 
 def test_all_servers_are_asked_at_the_same_time_and_each_thing_is_said_once(tmp_path: Path) -> None:
-    together = Barrier(3)
+    together, asked = Barrier(4), []
 
     def refuse(method: str, path: str, body: object) -> tuple[int, object]:
+        asked.append(path)
         # None is answered before all have been asked.
         together.wait(timeout=60)
         return 400, {}
 
-    with served(refuse) as one, served(refuse) as two, served(refuse) as three:
+    with served(refuse) as one, served(refuse) as two, served(refuse) as three, served(refuse) as four:
         urls = [
             f"search.url={one}",
             f"partners.solver.base_url={three}/v1",
-            f"judge.endpoint.base_url={two}/v1",
+            f"judge.endpoint.base_url=[{two}/v1, {four}/v1]",
         ]
         words = [word for each in (*urls, "judge.kind=model") for word in ("--set", each)]
         done = CliRunner().invoke(cli, ["preflight", "--root", str(tmp_path), *words])
     lines = done.stdout.splitlines()
     assert all(sum(url in line for line in lines) == 1 for url in (one, two, three))
-    assert "no answer" not in done.stdout
+    assert "no answer" not in done.stdout and sorted(asked) == ["/info", *["/v1/models"] * 3]
     assert str(done.exception) == "3 of 8 checks stop the run"
+
+
+def test_a_retriever_that_is_there_may_be_slow_to_search() -> None:
+    def answer(method: str, path: str, body: object) -> tuple[int, object]:
+        time.sleep(1.0 if method == "POST" else 0.0)
+        return 200, {"identity": "bm25-a", "result": [[]]}
+
+    with served(answer) as url:
+        found = asyncio.run(
+            ask_retriever(SearchConfig(url=url), [Document(id="a", title="", text="A dam.")], 1, 0.5)
+        )
+    assert (found.asked, found.found) == (1, 0)
+
+
+def test_servers_that_take_a_call_and_say_nothing_keep_nobody_waiting() -> None:
+    with ExitStack() as opened:
+        silent = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
+        one, two, three, four, five = (f"http://127.0.0.1:{each.getsockname()[1]}" for each in silent)
+        judge = f"{{base_url: [{one}/v1, {two}/v1]}}"
+        urls = (f"judge.endpoint={judge}", f"judge.endpoints.gates.base_url={three}/v1", f"search.url={four}")
+        config = load_config(None, ["judge.kind=model", f"partners.solver.base_url={five}/v1", *urls])
+        began = time.monotonic()
+        found = check_servers(config, [Document(id="a", title="", text="A dam.")])
+        assert time.monotonic() - began < 5.0
+        assert [each.where for each in found] == ["retriever", "judge", "partner solver"]
+        assert all(each.is_outside and "no answer within 4 s" in each.what for each in found)
+        for each in silent:
+            each.setblocking(False)
+            each.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                each.accept()
 
 
 def test_a_server_that_is_down_is_no_mistake_of_the_user(tmp_path: Path) -> None:

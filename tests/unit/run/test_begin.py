@@ -141,7 +141,7 @@ def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
     model: Path, tmp_path: Path, change: str
 ) -> None:
     name, given = change.partition("=")[0], tmp_path / "given.jsonl"
-    said = rf"{name}: a verifier .* the Challenger's tasks have none; give"
+    said = rf"{name}: a verifier .* the Challenger's tasks of type [a-z_, ]+ have none; give"
     refused(ConfigError, said, model, tmp_path, change)
     answered = candidate_of(GivenQuestion(question="1 + 1", answer="2"))
     assert answered.task is not None
