@@ -21,10 +21,11 @@ _LONGEST = 1_000_000
 """Characters of a file of settings."""
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting by its dotted name."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -76,8 +77,8 @@ def with_cluster(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any
             f"{CLUSTER_FILE}: found {others[0]}; it holds `cluster` alone, a run's settings go into run.yaml"
         )
     merged = _merged(cluster, data)
-    found = dict(_flat(merged))
-    for name, image in _flat(cluster):
+    found = dict(flat(merged))
+    for name, image in flat(cluster):
         if name in _IMAGES and image_name(str(image)) == image_name(str(found.get(name))):
             merged["cluster"]["images"][name.rpartition(".")[2]] = image
     return merged

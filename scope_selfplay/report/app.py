@@ -10,17 +10,19 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 import anyio.to_thread
+import duckdb
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scope_selfplay.base.errors import ScopeError
@@ -29,13 +31,15 @@ from scope_selfplay.evaluation.folder import EvaluationReader, is_evaluation
 from scope_selfplay.net.guard import LOOPBACK
 from scope_selfplay.net.serve import host_of, serve_until_stopped
 from scope_selfplay.report import pages
-from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun
+from scope_selfplay.report.pages import Page, PageNotFoundError, ShownRun, ShownRuns
 from scope_selfplay.report.rendering import BadParameterError, link, page_environment
+from scope_selfplay.store.folder import RunFolder
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
+Shown = ShownRun | ShownRuns | EvaluationReader
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
@@ -61,12 +65,17 @@ class Site(Value):
 
     base: str = ""
     hosts: tuple[str, ...] = tuple(sorted(LOOPBACK))
+    above: str = ""
+    """The address of the list that it belongs to."""
 
 
-def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
-    """An ASGI application for a run, which it closes when it shuts down, or for a folder of `scope eval`."""
-    is_run = isinstance(shown, ShownRun)
-    first, makers = ("Overview", pages.OF_RUN) if is_run else ("Leaderboard", pages.OF_EVALUATION)
+def build_app(shown: Shown, site: Site) -> Starlette:
+    """An ASGI application for a run or a folder of runs, closed when it shuts down, or for a folder of `scope eval`."""
+    first, makers = {
+        ShownRun: ("Overview", pages.OF_RUN),
+        ShownRuns: ("Runs", pages.OF_RUNS),
+        EvaluationReader: ("Leaderboard", pages.OF_EVALUATION),
+    }[type(shown)]
     # The menu has every page that needs no further name.
     whole = [path.removeprefix("/") for path in makers if "{" not in path]
     navigation = {path.capitalize() or first: path for path in whole}
@@ -75,6 +84,7 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
     versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
     addresses = {name: link(site.base, "static", name, v=version) for name, version in versions.items()}
     environment = page_environment(site.base, addresses, navigation)
+    environment.globals["above"] = site.above
 
     def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
         common = {"run_name": shown.name, "here": request.url.path}
@@ -83,9 +93,7 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
 
     def responds_with(make: Callable[..., Page]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
-            if not shown.folder.path.is_dir():
-                raise PageNotFoundError(f"{shown.folder.path} was deleted or moved since `scope view` began")
-            return render(make(shown, request.query_params, **request.path_params), request)
+            return render(_page(make, shown, request), request)
 
         return respond
 
@@ -99,7 +107,7 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
-        if isinstance(shown, ShownRun):
+        if not isinstance(shown, EvaluationReader):
             shown.close()
 
     expected = (BadParameterError, PageNotFoundError, ScopeError, HTTPException)
@@ -108,12 +116,45 @@ def build_app(shown: ShownRun | EvaluationReader, site: Site) -> Starlette:
             *(Route(path, responds_with(make), name=path) for path, make in makers.items()),
             *(Route(f"/static/{file}", _static_file(file, content)) for file, content in files.items()),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
+            *([Mount("/runs/{run}", app=_below(shown, site))] if isinstance(shown, ShownRuns) else []),
         ],
         exception_handlers={**dict.fromkeys(expected, refused), Exception: failed},
         lifespan=lifespan,
     )
     app.add_middleware(cast(Any, Protection), hosts=site.hosts, base=site.base)
     return app
+
+
+def _page(make: Callable[..., Page], shown: Shown, request: Request) -> Page:
+    """Raises PageNotFoundError where what is shown has gone, or goes while the page is made."""
+    place = shown.folder.spec if isinstance(shown, EvaluationReader) else shown.place
+    try:
+        page = make(shown, request.query_params, **request.path_params)
+    except (FileNotFoundError, duckdb.Error, ScopeError) as error:
+        # Some of its files may go before others do.
+        if place.exists() and not isinstance(error, FileNotFoundError | duckdb.IOException):
+            raise
+    else:
+        if place.exists():
+            return page
+    raise PageNotFoundError(f"{place} was deleted or moved since `scope view` began")
+
+
+def _below(runs: ShownRuns, site: Site) -> ASGIApp:
+    """The pages of each run."""
+
+    @lru_cache
+    def pages_of(run: ShownRun, name: str) -> Starlette:
+        own = Site(base=link(site.base, "runs", name), hosts=site.hosts, above=link(site.base))
+        return build_app(run, own)
+
+    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+        name, before = scope["path_params"]["run"], scope["root_path"]
+        run = await anyio.to_thread.run_sync(runs.run, name)
+        inner = {**scope, "path": scope["path"].removeprefix(before), "root_path": "", "path_params": {}}
+        await pages_of(run, name)(inner, receive, send)
+
+    return below
 
 
 def _static_file(name: str, content: bytes) -> Callable[[Request], Response]:
@@ -169,9 +210,11 @@ class Protection:
 def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `announce` gets the address. Port 0 takes a free one.
 
-    Raises RecordError when the folder is neither a run nor an evaluation, and as `listen` does.
+    Raises RecordError when the folder is neither a run nor an evaluation and holds no run, and as `listen` does.
     """
-    app = build_app(EvaluationReader(path) if is_evaluation(path) else ShownRun(path), site)
+    several = not RunFolder(path).config.is_file() and any(path.glob("*/run.yaml"))
+    kind = EvaluationReader if is_evaluation(path) else ShownRuns if several else ShownRun
+    app = build_app(kind(path), site)
 
     def told(url: str) -> None:
         announce(f"{url.removesuffix('/v1')}{site.base}/")

@@ -203,7 +203,8 @@ def _reader(run: str) -> Any:
 def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...]) -> None:
     """Show a run in the browser: its numbers, tasks, rollouts, verdicts and comparisons.
 
-    RUN is a run folder, or a name under runs/; it may still be running, and is only read. Or a folder of `scope eval`.
+    RUN is a run folder, or a name under runs/; it may still be running, and is only read. Or a folder of runs, or of
+    `scope eval`.
     """
     from scope_selfplay.base.errors import ConfigError, imports_for
     from scope_selfplay.base.terminal import end_on_sigterm

@@ -20,6 +20,7 @@ from scope_selfplay.base.terminal import Table, first_and_last, scope_command
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason, Value
 from scope_selfplay.judge.account import read_account
+from scope_selfplay.report.glance import going_on
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.record import short_name, task_changes
@@ -298,12 +299,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
         if each.candidates
     ]
     scope, place = scope_command(), shlex.quote(str(folder.path))
-    again, why = f"{scope} continue {place}", "the iterations that are left"
-    if last >= run.config.iterations:
-        again, why = f"{again} --iterations {last + 1}", "one more iteration"
-    # What in the run's own config would end the command at once.
-    if last and run.stop_reason(last):
-        again += " --set compare.stop=never"
+    again, why = going_on(run.config, folder, last)
     following = [
         (again + (f" --gpus {gpus}" if gpus else ""), why),
         *([(f"{scope} view {place}", "all of it in the browser")] if find_spec("starlette") else []),

@@ -8,45 +8,53 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import duckdb
 
 from scope_selfplay.base.errors import OutsideError, RecordError, ScopeError
-from scope_selfplay.base.values import Candidate, Verdict
+from scope_selfplay.base.terminal import Table
+from scope_selfplay.config.load import flat
 from scope_selfplay.evaluation.folder import EvaluationReader, TaskChange
+from scope_selfplay.report.glance import Glance, beside, glance
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.overview import health_section, recorded_sections, training_sections
-from scope_selfplay.report.record import diff_checkpoints, in_order, short_name, task_changes, whole_task
+from scope_selfplay.report.record import (
+    diff_checkpoints,
+    in_order,
+    short_name,
+    sources_in,
+    task_changes,
+    whole_task,
+)
 from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
 from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
+from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folder import RunFolder, Stage
-from scope_selfplay.store.query import GradedRollout, HeldOutScore, UnknownTaskError
+from scope_selfplay.store.query import HeldOutScore, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
 _FRESH_FOR = 1.0
 """Seconds until the folder is looked at again."""
-
-
-MakeSections = Callable[[RunReader], list[Section]]
+Made = TypeVar("Made")
 
 
 class ShownRun:
     """One reader for all requests. Raises RecordError when the folder is not a run."""
 
     def __init__(self, path: Path) -> None:
-        self.reader = RunReader(path)
+        self.reader, self.place = RunReader(path), RunFolder(path).config
         self._looked = time.monotonic()
         self._lock = threading.Lock()
-        self._made: dict[MakeSections, list[Section]] = {}
+        self._made: dict[Callable[[RunReader], Any], Any] = {}
         # Apart from `_lock`: other pages do not wait while the numbers are made.
         self._counting = threading.Lock()
-        self._path = path
         self._examination: Examination | None = None
         self._examined: list[Checkup] | None = None
         self._is_outdated = True
@@ -69,15 +77,15 @@ class ShownRun:
                 self._looked = time.monotonic()
         return self.reader
 
-    def made(self, make: MakeSections) -> list[Section]:
-        """Sections of what is recorded, made anew only after something was."""
+    def made(self, make: Callable[[RunReader], Made]) -> Made:
+        """What is made of the records, made anew only after something was recorded."""
         with self._counting:
             self.fresh()
             # What is taken in meanwhile is not in them: it begins another mapping.
             known = self._made
             if make not in known:
                 known[make] = make(self.reader)
-            return known[make]
+            return cast(Made, known[make])
 
     def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
         """The newest finished checkups; None until the first are. Texts are compared, which takes seconds.
@@ -87,7 +95,7 @@ class ShownRun:
         with self._lock:
             if self._is_outdated and self._examination is None:
                 self._is_outdated = False
-                self._examination = Examination(self._path)
+                self._examination = Examination(self.folder.path)
             if self._examination is not None and self._examination.is_over(wait):
                 ended, self._examination = self._examination, None
                 self._examined = ended.result()
@@ -140,10 +148,37 @@ def _examine(path: Path, sender: Connection) -> None:
             sender.send(examine(reader))
     except ScopeError as error:
         sender.send(error)
+    except (OSError, duckdb.Error) as error:
+        sender.send(OutsideError(f"{path}: {error}"))
+
+
+class ShownRuns:
+    """The runs of a folder, each opened when it is first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.place, self.name = path, path.resolve().name
+        self._opened: dict[tuple[str, int], ShownRun] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        return sorted(config.parent.name for config in self.place.glob("*/run.yaml"))
+
+    def run(self, name: str) -> ShownRun:
+        """Raises PageNotFoundError where there is none, RecordError for one that is damaged."""
+        if name not in self.names():
+            raise PageNotFoundError(f"{self.place} has no run {name}")
+        with self._lock:
+            # Another run may take the place of one that is deleted.
+            key = (name, (self.place / name).stat().st_ino)
+            return self._opened.get(key) or self._opened.setdefault(key, ShownRun(self.place / name))
+
+    def close(self) -> None:
+        for run in self._opened.values():
+            run.close()
 
 
 ROWS_A_PAGE = 50
-"""Tasks or items on which two checkpoints are compared."""
+"""Tasks or items on which two checkpoints are compared; twice as many candidates of a document."""
 ChangesOf = Callable[[str, str], list[TaskChange]]
 Given = Mapping[str, str]
 """The parameters of a query."""
@@ -160,13 +195,49 @@ class PageNotFoundError(Exception):
     """A page about something that the run does not have; its text is one line for a person."""
 
 
+def _glances(runs: ShownRuns) -> dict[str, Glance | str]:
+    """By name; a text says why a run cannot be read."""
+    found: dict[str, Glance | str] = {}
+    for name in runs.names():
+        try:
+            found[name] = runs.run(name).made(glance)
+        except (ScopeError, OSError, duckdb.Error) as error:
+            found[name] = str(error)
+    return found
+
+
+def runs_page(runs: ShownRuns, given: Given) -> Page:
+    """All runs of a folder beside each other."""
+    return Page("runs.html", found=_glances(runs), now=time.time())
+
+
+def two_runs_page(runs: ShownRuns, given: Given) -> Page:
+    """Two runs beside each other. Without a choice: the first and the last."""
+    parameters, found = ComparisonParameters.read(given), _glances(runs)
+    names = [name for name, each in found.items() if isinstance(each, Glance)] or [""]
+    chosen = [parameters.a or names[0], parameters.b or names[-1]]
+    shown = {name: runs.run(name) for name in chosen}
+    checkups = {name: run.checkups() for name, run in shown.items()}
+    made = {
+        name: [*run.made(recorded_sections), health_section(checkups[name]), *run.made(training_sections)]
+        for name, run in shown.items()
+    }
+    one, other = (dict(flat(shown[name].reader.settings)) for name in chosen)
+    rows = [(key, str(one.get(key, "")), str(other.get(key, ""))) for key in {**one, **other}]
+    differ = Table("", ("setting", *chosen), tuple(row for row in rows if row[1] != row[2]))
+    page = sections_page("Compare two runs", [*beside(made), Section("Settings that differ", [differ])])
+    found = {name: found[name] for name in shown}
+    return Page("two_runs.html", **page.values, names=names, chosen=chosen, found=found, now=time.time())
+
+
 def overview_page(run: ShownRun, given: Given) -> Page:
-    """Held-out tasks, funnels, scores, the judge, health; the checkups may still be on their way."""
+    """What one asks first, then held-out tasks, funnels, scores, the judge, health; checkups may be on their way."""
     # They are measured in a process of their own: the sooner they begin, the better.
     checkups = run.checkups()
     shown = [*run.made(recorded_sections), *judged_sections(run.reader), health_section(checkups)]
     refresh = 3 if checkups is None else 0 if all(run.reader.stages().values()) else 30
-    return sections_page("Overview", shown, refresh)
+    page = sections_page("Overview", shown, refresh)
+    return Page("overview.html", **page.values, glance=run.made(glance), checkups=checkups)
 
 
 def sections_page(title: str, sections: Sequence[Section], refresh: int = 0) -> Page:
@@ -178,13 +249,32 @@ def list_page(run: ShownRun, given: Given) -> Page:
     """One page of candidates."""
     parameters = TaskListParameters.read(given)
     reader = run.fresh()
+    found = reader.tasks(parameters.query)
+    # Verdicts lie in whole records, which take too long to find among a million.
+    ids = [line.id for line in found.lines] if found.total < 100_000 else []
+    whole = reader.with_ids(RecordKind.CANDIDATES, "id", ids)
     return Page(
         "tasks.html",
         parameters=parameters,
-        found=reader.tasks(parameters.query),
+        found=found,
+        whole={candidate.id: candidate for candidate in whole},
         iterations=reader.iterations(),
         types=reader.task_types(),
     )
+
+
+def document_page(run: ShownRun, given: Given, name: str) -> Page:
+    """A document, and what was made of it. Raises PageNotFoundError."""
+    reader = run.fresh()
+    document = reader.document(name)
+    if document is None:
+        raise PageNotFoundError(f"{name}: not in the run's corpus.jsonl")
+    asked = reader.records(RecordKind.CANDIDATES, "stage = 'tasks' AND provenance.document_id = ?", [name])
+    made = list(islice(asked, 2 * ROWS_A_PAGE))
+    written = reader.with_ids(RecordKind.ROLLOUTS, "id", [each.challenger_rollout_id for each in made])
+    rollouts = {rollout.id: rollout for rollout in written}
+    pieces = sources_in(document, [(each, rollouts.get(each.challenger_rollout_id)) for each in made])
+    return Page("document.html", document=document, made=made, pieces=pieces)
 
 
 def training_page(run: ShownRun, given: Given) -> Page:
@@ -238,23 +328,6 @@ def item_page(reader: EvaluationReader, given: Given, name: str) -> Page:
     )
 
 
-_TITLES = {
-    Stage.TASKS: "Attempts that measured its difficulty",
-    Stage.CHALLENGER: "Attempts while the Challenger was trained",
-    Stage.SOLVER: "Attempts while the Solver was trained",
-    Stage.COMPARE: "Answers of the checkpoints that were compared",
-}
-
-
-@dataclass(frozen=True)
-class RolloutSection:
-    """Rollouts of one stage, in a row. `key` is unique on a page and begins the anchors of its cells."""
-
-    key: str
-    title: str
-    attempts: tuple[GradedRollout, ...]
-
-
 def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str) -> Page:
     """One candidate with everything that was kept of it. Raises PageNotFoundError."""
     if stage not in list(Stage):
@@ -270,9 +343,6 @@ def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str
         "task.html",
         record=record,
         candidate=record.candidate,
-        sections=_sections(record.attempts, record.other_attempts),
-        criteria_of=_criteria_of,
-        verdicts_of=_verdicts_of,
         before=before,
         after=after,
         parameters=parameters,
@@ -315,8 +385,6 @@ def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
         record=record,
         candidate=record.candidate,
         sides=sides,
-        criteria=_criteria_of(record.candidate, sides),
-        verdicts_of=_verdicts_of,
         matches=[
             match
             for match in record.comparisons
@@ -334,27 +402,6 @@ def _around(order: Sequence[str], name: str) -> tuple[str | None, str | None]:
     return order[here - 1] if here else None, order[here + 1] if here + 1 < len(order) else None
 
 
-def _sections(own: Sequence[GradedRollout], others: Iterable[GradedRollout]) -> list[RolloutSection]:
-    """The candidate's own attempts first, then those of other stages in the order of the loop."""
-    found = [RolloutSection("own", _TITLES[own[0].stage], tuple(own))] if own else []
-    for (iteration, stage), group in groupby(others, lambda attempt: (attempt.iteration, attempt.stage)):
-        title = f"{_TITLES[stage]}, iteration {iteration}"
-        found.append(RolloutSection(f"{stage.value}-{iteration}", title, tuple(group)))
-    return found
-
-
-def _verdicts_of(attempt: GradedRollout, criteria: int) -> list[Verdict | None]:
-    """One per criterion; None where the attempt has no verdict on it."""
-    given: tuple[Verdict, ...] = attempt.grade.verdicts if attempt.grade else ()
-    return [*given, *[None] * (criteria - len(given))]
-
-
-def _criteria_of(candidate: Candidate, attempts: Iterable[GradedRollout]) -> int:
-    """How many columns the verdict matrix has."""
-    written = len(candidate.rubric.criteria) if candidate.rubric else 0
-    return max([written, *(len(attempt.grade.verdicts) for attempt in attempts if attempt.grade)])
-
-
 def _checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
     """The checkpoints that answered held-out tasks, oldest first."""
     return list(dict.fromkeys(short_name(score.checkpoint) for score in scores))
@@ -364,10 +411,12 @@ OF_RUN: dict[str, Callable[..., Page]] = {
     "/": overview_page,
     "/tasks": list_page,
     "/tasks/{iteration:int}/{stage}/{name:path}": task_page,
+    "/documents/{name:path}": document_page,
     "/compare": compare_page,
     "/compare/{name:path}": compared_answers_page,
     "/training": training_page,
 }
+OF_RUNS: dict[str, Callable[..., Page]] = {"/": runs_page, "/compare": two_runs_page}
 OF_EVALUATION: dict[str, Callable[..., Page]] = {
     "/": leaderboard_page,
     "/items": items_page,

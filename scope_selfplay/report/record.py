@@ -4,6 +4,7 @@ What a model wrote is made safe to print: it cannot move the cursor, recolour or
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,10 +12,11 @@ from rich.text import Text
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.intervals import DIFFERENCES, Estimate, estimate_mean, shown
-from scope_selfplay.base.text import Suspicion, one_line, printable
+from scope_selfplay.base.text import Suspicion, named_in, one_line, printable, words_of
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
+    Document,
     Grade,
     Rollout,
     Rubric,
@@ -24,6 +26,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
 from scope_selfplay.report.judge import verdicts_by_people
+from scope_selfplay.report.signals import SENTENCE_END
 from scope_selfplay.store.folder import Stage
 from scope_selfplay.store.human import HumanVerdict
 from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
@@ -157,6 +160,31 @@ def searches_of(task: Task) -> str:
     """How many searches it was written with, and how many were asked for where that is another number."""
     made = f"{task.search_turns} search{'' if task.search_turns == 1 else 'es'}"
     return made if task.assigned_turns in (None, task.search_turns) else f"{made} of {task.assigned_turns}"
+
+
+Pieces = Iterator[tuple[str, list[int]]]
+
+
+def sources_in(document: Document, made: Sequence[tuple[Candidate, Rollout | None]]) -> Pieces:
+    """A document's text in pieces, each with the candidates (from 1) that it went into: where the answer stands, else
+    sentences that share a name or a number with the task, its rubric or the Challenger's searches.
+    """
+    text, title, places = document.text, words_of([document.title]), list[list[tuple[int, int]]]()
+    ends = [0, *(found.end() for found in SENTENCE_END.finditer(text)), len(text)]
+    parts = [(begin + text.startswith(" ", begin), end) for begin, end in pairwise(ends)]
+    sentences = [(begin, end, words_of([text[begin:end]])) for begin, end in parts]
+    for candidate, rollout in made:
+        task, criteria = candidate.task, candidate.rubric.criteria if candidate.rubric else ()
+        # No word of a search begins a sentence.
+        searches = [f"for {turn.query}" for turn in rollout.turns if turn.query] if rollout else []
+        texts = [task.text if task else "", *(each.text for each in criteria), *searches]
+        names = {name.removesuffix("'s") for name in named_in(".\n".join(texts))} - title
+        shared = [(begin, end) for begin, end, words in sentences if words & names]
+        places.append([(task.span[0], task.span[1])] if task and task.span else shared)
+    cuts = sorted({0, len(text), *chain.from_iterable(chain.from_iterable(places))})
+    for begin, end in pairwise(cuts):
+        rows = [row for row, own in enumerate(places, 1) if any(a <= begin and end <= b for a, b in own)]
+        yield text[begin:end], rows
 
 
 def _rubric(rubric: Rubric) -> Iterator[str]:

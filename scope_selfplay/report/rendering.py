@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import did_you_mean
 from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.intervals import shown
 from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import CandidateStatus, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
@@ -121,8 +122,6 @@ def link(base: str, /, *path: object, query: str = "", anchor: str = "", **param
 
 
 ITEMS = 50
-LONGEST_CELL = 1500
-"""Characters of a task that a list shows; its own page shows all of it."""
 
 
 def page_environment(base: str, static: dict[str, str], navigation: dict[str, str]) -> Environment:
@@ -136,9 +135,9 @@ def page_environment(base: str, static: dict[str, str], navigation: dict[str, st
         number=_number,
         count="{:,}".format,
         verdict_word=partial(verdict_word, unknown="unknown"),
-        cell=_cell,
         searches_of=searches_of,
         place_of=place_of,
+        shown=shown,
     )
     environment.globals.update(
         link=partial(link, base),
@@ -210,10 +209,3 @@ def _printable(value: Any) -> Any:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def _cell(text: str | None) -> str:
-    if text is None:
-        return ""
-    rest = len(text) - LONGEST_CELL
-    return text if rest <= 0 else f"{text[:LONGEST_CELL]} … {rest:,} more characters on its page"

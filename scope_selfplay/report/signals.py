@@ -316,7 +316,7 @@ LEAST_KEPT = 0.75
 
 _LETTERS = rf"(?:[^\W_]|[{SIGNS}])+"
 _WORD = re.compile(f"{_LETTERS}(?:['’-]{_LETTERS})*")
-_SENTENCE = re.compile(r"[.!?]+(?=\s|$)|[。！？\n]+")
+SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|[。！？\n]+")
 
 
 class _Word(NamedTuple):
@@ -346,7 +346,7 @@ def repeated_sentence(text: str) -> str:
     there is none.
     """
     counts = Counter(
-        " ".join(word.text for word in _words_of_wording(part)) for part in _SENTENCE.split(text)
+        " ".join(word.text for word in _words_of_wording(part)) for part in SENTENCE_END.split(text)
     )
     return next(
         (said for said, count in counts.items() if count > 1 and said.count(" ") + 1 >= LEAST_WORDS), ""
@@ -360,7 +360,7 @@ def word_count(text: str) -> int:
 def _words_of_wording(text: str) -> list[_Word]:
     return [
         _Word(word.lower(), word[:1].isupper() or any(letter.isdigit() for letter in word), place == 0)
-        for part in _SENTENCE.split(text)
+        for part in SENTENCE_END.split(text)
         for place, word in enumerate(_WORD.findall(spaced(part)))
     ]
 

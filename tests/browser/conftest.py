@@ -49,8 +49,12 @@ def chromium() -> Iterator[object]:
 @contextmanager
 def serve(folder: RunFolder, *options: str) -> Iterator[str]:
     """The address of `scope view` in a process of its own."""
-    command = [*SCOPE, "view", str(folder.path), "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    command = [*SCOPE, "view", folder.path.name, "--port", "0", *options]
+    # Commands on a page name the run as a person would who stands beside it.
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=folder.path.parent, env=env
+    ) as process:
         assert process.stderr is not None
         said = process.stderr.readline()
         assert "http://" in said, said + process.stderr.read()

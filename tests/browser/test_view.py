@@ -1,6 +1,5 @@
 """Every page as a person meets it: clicked, typed and keyed through in Chromium, which reports what goes wrong."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +36,7 @@ def page(chromium: Any) -> Iterator[Any]:
 
 
 def test_every_page_opens_from_the_menu_and_the_slash_key_searches(page: Any, address: str) -> None:
-    """SCOPE_SCREENSHOTS names the folder for a picture of the overview; docs/images/ holds one made so."""
     page.goto(address)
-    page.wait_for_selector("#health table")
-    if target := os.environ.get("SCOPE_SCREENSHOTS"):
-        page.screenshot(path=f"{target}/overview.png")
     for name in ("Overview", "Tasks", "Compare", "Training"):
         page.click(f"header nav >> text={name}")
         assert page.locator("header nav [aria-current]").inner_text() == name

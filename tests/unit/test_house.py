@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_107,
-    "library files": 230,
-    "test lines": 38_603,
+    "library lines": 55_338,
+    "library files": 231,
+    "test lines": 38_829,
     "benchmark lines": 5_718,
-    "words by hand": 30_824,
+    "words by hand": 30_944,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,

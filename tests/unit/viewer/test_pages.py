@@ -16,8 +16,9 @@ from scope_selfplay.base.text import printable
 from scope_selfplay.cli import cli
 from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
-from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.report.pages import ShownRun, ShownRuns
 from scope_selfplay.store.folder import RunFolder, Stage
+from tests.unit.store.runs import finish
 from tests.unit.viewer.conftest import MARK, hostile_texts
 
 pytestmark = pytest.mark.integration
@@ -32,6 +33,7 @@ PAGES = (
     "/compare",
     "/compare/task-0-002?a=S_0&b=S_1",
     "/training",
+    "/documents/doc-002",
 )
 
 
@@ -94,7 +96,9 @@ def test_what_models_wrote_is_shown_as_text_in_every_place(client: TestClient) -
     assert "characters 3 to 1,234 of its document" in task.text and "With passages open" in task.text
     assert "\x1b" not in task.text and "\u202e" not in task.text and "\\x1b[2J" in task.text
     assert all(printable(each) in task.text for each in hostile_texts())
-    assert MARK in Elements(client.get("/tasks?iteration=1").text).text
+    for path in ("/tasks?iteration=1", "/documents/doc-002"):
+        listed = Elements(client.get(path).text).text
+        assert f"source: {printable(hostile_texts()[0])}" in listed and "\x1b" not in listed, path
     assert MARK in Elements(client.get("/compare/task-0-002?a=S_0&b=S_1").text).text
     searched = {"text": '"><script>alert(3)</script>\x00\ud800'.encode("utf-8", "replace")}
     assert "<script>alert(3)" not in client.get("/tasks", params=searched).text
@@ -121,7 +125,11 @@ def test_a_bad_question_is_refused_with_what_is_wrong_with_it(
 
 
 @pytest.mark.parametrize(
-    "path", ["/nowhere", "/tasks/1/tasks/none", "/tasks/1/nostage/x", "/compare/none", "/static/../cli.py"]
+    "path",
+    [
+        *("/nowhere", "/tasks/1/tasks/none", "/tasks/1/nostage/x", "/compare/none", "/documents/none"),
+        "/static/../cli.py",
+    ],
 )
 def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
     got = client.get(path)
@@ -158,7 +166,7 @@ def test_our_own_fault_is_a_plain_page_without_a_trace(
 
 def test_a_bin_of_the_scores_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:
     bins = re.findall(
-        r'href="(/tasks\?[^"]*low=[^"]*)">[^<]*</a></td><td class="number">([\d,]+)<', client.get("/").text
+        r'href="(/tasks\?[^"]*low=[^"]*)">[^<]*</a></th><td class="number">([\d,]+)<', client.get("/").text
     )
     assert len(bins) >= 20
     for address, count in bins:
@@ -187,3 +195,48 @@ def test_only_known_host_names_are_answered_and_nothing_can_be_posted(client: Te
     for host, status in {"evil.example.org": 421, "127.0.0.1:8080": 200, "[::1]:8080": 200}.items():
         assert client.get("/healthz", headers={"host": host}).status_code == status
     assert client.post("/tasks").status_code == 405
+
+
+def test_a_folder_of_runs_lists_each_with_what_it_came_to_and_opens_it(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(folder.path, tmp_path / name)
+    (tmp_path / "two" / "run.yaml").write_text("name: demo\nseed: 8\n")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.yaml").write_text("- no run\n")
+    app = build_app(ShownRuns(tmp_path), Site(base="/all"))
+    with TestClient(app, base_url="http://localhost") as opened:
+        listed = opened.get("/all/").text
+        assert "24 of 60" in listed and "40 %" in listed and "not a run config" in listed
+        assert 'href="/all/runs/one/"' in listed and "iteration 0, tasks" in listed
+        for path in ("/all/runs/one/", "/runs/one/tasks", "/all/runs/two/documents/doc-002"):
+            got = opened.get(path)
+            assert got.status_code == 200 and 'href="/all/"' in got.text, path
+        both = Elements(opened.get("/compare?a=one&b=two").text)
+        assert re.search(r"seed\s*7\s*8", both.text) and "Ended as" in both.text
+        leads = [value for name, value in both.attributes if name == "href" and value[0] != "#"]
+        assert [each for each in leads if opened.get(each).status_code != 200] == []
+        assert opened.get("/runs/none/").status_code == opened.get("/compare?a=none").status_code == 404
+        shutil.rmtree(tmp_path / "one")
+        assert opened.get("/runs/one/").status_code == 404 and ">one<" not in opened.get("/").text
+
+
+def test_files_that_go_one_by_one_while_a_run_is_viewed_are_no_fault_of_ours(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    copy = RunFolder(shutil.copytree(folder.path, tmp_path / "demo"))
+    for iteration, stage in ((0, Stage.TASKS), (1, Stage.TASKS), (1, Stage.COMPARE)):
+        finish(copy, iteration, stage)
+    files = sorted(
+        (path for path in copy.path.rglob("*") if path.is_file()), key=lambda path: path.name[::-1]
+    )
+    with TestClient(build_app(ShownRun(copy.path), Site()), base_url="http://localhost") as opened:
+        assert opened.get("/tasks").status_code == 200
+        for row, file in enumerate(files):
+            file.unlink()
+            got = opened.get(PAGES[row % len(PAGES)])
+            # A stage that lost a file, while the run is there, is damage that the page names.
+            assert got.status_code < 500 or "was removed since" in got.text, (
+                f"{file}: {Elements(got.text).text[100:600]}"
+            )
