@@ -461,8 +461,7 @@ def suspicions(text: str) -> tuple[Suspicion, ...]:
 def _hides(text: str) -> bool:
     if _NEVER_NEEDED.search(text) or _BETWEEN_LETTERS.search(text):
         return True
-    invisible = len(INVISIBLE.findall(text))
-    return invisible >= _MANY_INVISIBLE and invisible > len(text) // 10
+    return _MANY_INVISIBLE <= len(INVISIBLE.findall(text)) > len(text) // 10
 
 
 def named_in(text: str) -> set[str]:

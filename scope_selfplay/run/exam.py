@@ -146,9 +146,8 @@ def what_fails(exam: Exam) -> str:
     )
     words = f" (it wrote: {one_line(unread[:120])})" if unread else ""
     return (
-        f"the judge cannot answer {listed}, at least {PASSES} wanted{words}; try another pack (small models: "
-        "small), another form (judge.verdict), a larger model or fewer questions (judge.gates); judge.exam: report goes "
-        "on all the same"
+        f"the judge cannot answer {listed}, at least {PASSES} wanted{words}; try another pack (as small), another "
+        "form (judge.verdict), a larger model or fewer questions (judge.gates); judge.exam: report goes on all the same"
     )
 
 
