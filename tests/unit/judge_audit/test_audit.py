@@ -236,9 +236,9 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     stats = CliRunner().invoke(cli, ["report", str(folder.path)])
     assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
     with RunReader(folder.path) as reader:
-        assert "<td>what being shown first adds to a win</td>" in render_report(reader)
+        assert ">what being shown first adds to a win</th>" in render_report(reader)
     with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://127.0.0.1") as client:
-        assert "<td>what being shown first adds to a win</td>" in client.get("/").text
+        assert ">what being shown first adds to a win</th>" in client.get("/").text
 
 
 @pytest.mark.parametrize(
