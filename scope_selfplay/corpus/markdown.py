@@ -99,7 +99,7 @@ def split_page(
             )
             sections.append((part.line, document))
     if not sections:
-        raise CorpusError(f"{place}: holds no text below its headings; fill it, or read it whole (text_files)")
+        raise CorpusError(f"{place}: has headings alone; fill it, or read it whole (text_files)")
     return sections
 
 
