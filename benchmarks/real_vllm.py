@@ -16,8 +16,6 @@ FLAGS = (
     "--enforce-eager --max-num-seqs 16 --enable-prefix-caching"
     # vLLM 0.32 on a CPU dies where the prefill of a seeded request is cut ("CPU Generator does not use offset").
     " --no-enable-chunked-prefill --max-num-batched-tokens 16384"
-    # As a judge is served in a run (cluster.stages).
-    """ --hf-overrides {"head_dtype":"float32"}"""
 )
 
 

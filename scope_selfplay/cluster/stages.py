@@ -312,7 +312,7 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
         copies, width = copies_of(config, server.component, settings) if settings.gpus else (1, 1)
         known += ["--tensor-parallel-size", str(width)]
         known += ["--data-parallel-size", str(copies)] if copies > 1 else []
-        known += _UNROUNDED if server.component is Component.JUDGE else []
+        known += _UNROUNDED if server.component is Component.JUDGE and settings.gpus else []
         return ["vllm", "serve", server.model, *address, *known, *settings.args]
     match server.component:
         case Component.RETRIEVER:
@@ -332,8 +332,8 @@ def _server_command(config: RunConfig, server: Server, host: str) -> list[str]:
 
 
 _UNROUNDED = ["--hf-overrides", '{"head_dtype": "float32"}']
-"""Logits of bfloat16 are rounded to an eighth, which is more than what parts two answers to a small judge. A vLLM
-that knows this of pooling models alone goes on as it was. One's own `--hf-overrides` comes last and counts."""
+"""Logits of bfloat16 are rounded to an eighth, more than what parts two answers to a small judge. On a CPU every token
+would cost a copy of the head; a vLLM that knows it of pooling models alone goes on as it was. One's own is last."""
 
 _OPTIONS = ("--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp")
 
