@@ -220,7 +220,7 @@ def health_section(checkups: Sequence[Checkup] | None) -> Section:
         (name, *(f"{checkup.costs[name]:,.3g}" if name in checkup.costs else "" for checkup in checkups))
         for name in dict.fromkeys(name for checkup in checkups for name in checkup.costs)
     ]
-    title = f"Health: {len(parts) or 'no'} warnings"
+    title = f"Health: {len(parts) or 'no'} warning{'' if len(parts) == 1 else 's'}"
     parts.append(Table("Every signal", ("signal", *numbers, "unit", "healthy"), tuple(rows)))
     return Section(title, [*parts, Table("What it took", ("", *numbers), tuple(costs))] if costs else parts)
 
