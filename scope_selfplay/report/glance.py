@@ -52,27 +52,27 @@ def glance(reader: RunReader) -> Glance:
     for count in reader.funnel():
         if count.iteration and count.stage is Stage.TASKS:
             found.ended[count.reason.value] += count.count
-    if kept:
-        groups = read_ratings(folder, kept.ruled_in).held_out
-        found.kept, found.held_out = (
-            kept.solver,
-            {name: each["all"] for name, each in groups.items() if "all" in each},
-        )
+    ratings = read_ratings(folder, kept.ruled_in) if kept else None
+    if kept and ratings:
+        groups = ratings.held_out
+        found.kept = kept.solver
+        found.held_out = {name: each["all"] for name, each in groups.items() if "all" in each}
         first, last = next(iter(groups)), kept.solver if kept.iteration else next(reversed(groups))
         with suppress(RecordError):
             found.gain = diff_checkpoints(first, last, task_changes(reader, reader.scores(), first, last))
     # What an older version wrote may be no config of this one's.
     with suppress(ConfigError):
         config, ruled = load_config(folder.config), kept.ruled_in if kept else 0
-        found.following = going_on(config, folder, ruled)
+        has_stopped = bool(ruled and ratings and stop_message(config, ruled, ratings))
+        found.following = going_on(config, folder, ruled, has_stopped=has_stopped)
         left = [place for place in stages_of(config) if not stages.get(place)]
         found.stage = "iteration {}, {}".format(*left[0]) if left else f"done after iteration {ruled}"
-        if ruled and stop_message(config, ruled, read_ratings(folder, ruled)):
+        if has_stopped:
             found.stage = f"stopped after iteration {ruled}"
     return found
 
 
-def going_on(config: RunConfig, folder: RunFolder, last: int) -> tuple[str, str]:
+def going_on(config: RunConfig, folder: RunFolder, last: int, *, has_stopped: bool) -> tuple[str, str]:
     """The command that continues a run whose newest comparison is that of iteration `last`, and what it does."""
     command, why = (
         f"{scope_command()} continue {shlex.quote(str(folder.path))}",
@@ -81,7 +81,7 @@ def going_on(config: RunConfig, folder: RunFolder, last: int) -> tuple[str, str]
     if last >= config.iterations:
         command, why = f"{command} --iterations {last + 1}", "one more iteration"
     # What in the run's own config would end the command at once.
-    if last and stop_message(config, last, read_ratings(folder, last)):
+    if has_stopped:
         command += " --set compare.stop=never"
     return command, why
 

@@ -299,7 +299,7 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
         if each.candidates
     ]
     scope, place = scope_command(), shlex.quote(str(folder.path))
-    again, why = going_on(run.config, folder, last)
+    again, why = going_on(run.config, folder, last, has_stopped=bool(last and run.stop_reason(last)))
     following = [
         (again + (f" --gpus {gpus}" if gpus else ""), why),
         *([(f"{scope} view {place}", "all of it in the browser")] if find_spec("starlette") else []),
