@@ -136,8 +136,9 @@ class PartnersConfig(ConfigSection):
     """Maximum concurrent requests to a partner's server, on average over its replicas; later turns of an episode are
     sent before first ones."""
     keep_form: tuple[Role, ...] = ()
-    """Roles (`challenger`, `solver`) whose turns their vLLM keeps in form: a search, a task that begins with one of 4
-    English verbs, an answer, and no thinking. For small models that are only sampled, never for one that is trained."""
+    """Roles (`challenger`, `solver`) whose turns their vLLM keeps in form: a search, a task of one sentence in the
+    language of its document, an answer, and no thinking. For small models that are only sampled, never for one that is
+    trained."""
 
 
 class SamplingConfig(ConfigSection):

@@ -244,9 +244,20 @@ def _named_values(text: str) -> dict[str, Any] | None:
 
 
 EXAMPLE_QUERY = "your search query"
-_VERBS = "Explain|Describe|Compare|Summarise"
-"""What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt."""
-_IN_SENTENCE = r"[^<>\n.?!]"
+_VERBS = {
+    "en": "Explain|Describe|Compare|Summarise",
+    "de": "Erkläre|Beschreibe|Vergleiche",
+    "es": "Explica|Describe|Compara|Resume",
+    "fr": "Explique|Décris|Compare|Résume",
+    "it": "Spiega|Descrivi|Confronta|Riassumi",
+    "pt": "Explique|Descreva|Compare|Resuma",
+    "ru": "Объясни|Опиши|Сравни",
+    "zh": "说明|描述|介绍|比较|解释",
+}
+"""What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt, and
+one that must begin in English goes on in English. In other languages it is a question.
+"""
+_IN_SENTENCE = r"[^<>\n.?!。？！؟।]"
 _FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
 """No white space or ASCII punctuation: three dots are no query and no answer."""
 
@@ -292,10 +303,11 @@ class Dialect:
         """The example of a search call that a prompt shows."""
         return self.search_call(EXAMPLE_QUERY)
 
-    def turn_pattern(self, *wanted: str, is_thinking: bool) -> str:
+    def turn_pattern(self, *wanted: str, is_thinking: bool, language: str = "en") -> str:
         """A regular expression of whole turns that are one of `search`, `task`, `answer`, for an engine to keep to.
 
         Lengths are in characters. `is_thinking`: the prompt has opened the thinking, which the turn then ends.
+        `language`: the code of that in which tasks are written.
         """
         # Engines know no escaped white space.
         call = re.escape(self.search_syntax).replace("\\ ", " ").replace("\\\n", r"\n")
@@ -303,8 +315,7 @@ class Dialect:
         forms = {
             # Without what a JSON string would have to escape.
             "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
-            # One sentence, which may name St. Helena.
-            "task": rf"<task>({_VERBS}) {_IN_SENTENCE}{{30,240}}((St|Mt|Mr|Dr)\. {_IN_SENTENCE}{{5,120}})?[.?]</task>",
+            "task": f"<task>{_sentence(language)}</task>",
             "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
         thought = r"[^<>]{1,1500}</think>\s?\s?" if is_thinking else ""
@@ -445,3 +456,12 @@ def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto
     if earlier_thinking == "auto":
         return found
     return replace(found, drops_earlier_thinking=earlier_thinking == "drop")
+
+
+def _sentence(language: str) -> str:
+    """One that asks for something; in English it may name St. Helena."""
+    if language == "en":
+        return rf"({_VERBS['en']}) {_IN_SENTENCE}{{30,240}}((St|Mt|Mr|Dr)\. {_IN_SENTENCE}{{5,120}})?[.?]"
+    if verbs := _VERBS.get(language):
+        return rf"({verbs}){_IN_SENTENCE}{{8,240}}[.?。？]"
+    return rf"{_FIRST}{_IN_SENTENCE}{{8,240}}[?？؟]"

@@ -73,6 +73,12 @@ class _Asking:
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         async with self.at_once:
             reply = await self.judge.ask(question)
+        if reply.verdict.fault in (Fault.TIMED_OUT, Fault.UNAVAILABLE):
+            # No answer is none of its bad ones.
+            raise JudgeError(
+                f"the exam's question {question.name} was not answered: {reply.verdict.reasoning}; what was answered "
+                "is kept, and the same command goes on"
+            )
         self.asked += 1
         self.tokens_in += reply.verdict.tokens_in
         self.tokens_out += reply.verdict.tokens_out

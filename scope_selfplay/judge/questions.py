@@ -4,6 +4,7 @@ What differs comes last in a prompt (task, then answer, then criterion; the pack
 a single token comes last of all, so that prompts share the longest beginnings.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -12,7 +13,8 @@ from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
 from scope_selfplay.base.values import Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
-from scope_selfplay.judge.fences import Fencer, View, shown
+from scope_selfplay.corpus.sample import LANGUAGES, language_of
+from scope_selfplay.judge.fences import Fencer, View, shown, text_outside
 from scope_selfplay.judge.protocol import (
     CRITERIA,
     DIMENSIONS,
@@ -167,8 +169,7 @@ class JudgePrompts:
             case RubricQuestion():
                 least, most = CRITERIA if question.documents else DIMENSIONS
                 read, why = partial(_read_rubric, question), partial(_why_no_rubric, least, most)
-                begins = self._pack.example_of(question.role)
-                kept = _rubric_form(least, most, begins) if output is Output.CRITERIA else ""
+                kept = _rubric_form(least, most, _begins(prompt)) if output is Output.CRITERIA else ""
                 return JudgePrompt(prompt, read, form=kept, why=why)
             case SelectQuestion(winners=winners):
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
@@ -204,7 +205,10 @@ class JudgePrompts:
                 return {}
             case RubricQuestion(task, documents=documents):
                 found = "\n\n".join(self._document(document, len(documents)) for document in documents)
-                return {"task_type": task.type.replace("_", " "), "documents": found}
+                # In other languages the prompt's example would be copied as it stands, in English.
+                code = language_of(documents[0]).partition("-")[0].lower()
+                foreign = LANGUAGES.get(code) if code != "en" else None
+                return {"task_type": task.type.replace("_", " "), "documents": found, "foreign": foreign}
             case PairQuestion():
                 return self._pair(question, native)
             case SelectQuestion(rubric=rubric, candidates=candidates, winners=winners):
@@ -303,13 +307,22 @@ def _why_no_rubric(least: int, most: int, completion: str) -> str:
     return "criteria repeat the task, or stand in no document" if is_read else "a criterion cannot be read"
 
 
+def _begins(prompt: str) -> str:
+    """What a criterion begins with in the prompt's example, `{"text": "States that ..."`; "" where it says no more."""
+    shown = re.search(r'"text": "([\w ]+ )\.\.\."', text_outside(prompt))
+    return shown[1] if shown else ""
+
+
 def _rubric_form(least: int, most: int, begins: str) -> str:
     """For an engine with structured outputs, which a JSON schema would let wander off in white space; lengths are in
     characters.
     """
     priorities = "|".join(each.value for each in Priority)
     # Not the example's own three dots.
-    item = rf'\{{"text": "{begins}[^" .…\\\n][^"\\\n]{{19,219}}", "priority": "({priorities})"\}}'
+    least_letters = 19 if begins else 8
+    item = (
+        rf'\{{"text": "{begins}[^" .…\\\n][^"\\\n]{{{least_letters},219}}", "priority": "({priorities})"\}}'
+    )
     return rf'\{{"criteria": \[{item}(, {item}){{{least - 1},{most - 1}}}\]\}}'
 
 

@@ -83,6 +83,8 @@ class Conversation:
 
     policy_format: PolicyFormat
     tools: Sequence[ToolSpec] = (SEARCH,)
+    language: str = "en"
+    """Of the task that it may end with."""
     ids: tuple[int, ...] = ()
     opening: str = ""
     """Names the first prompt."""
@@ -126,7 +128,9 @@ class Conversation:
         # Some templates open the thinking in the prompt: the turn is read as if it had opened it itself.
         opened = dialect.template_opens_thinking and codec.decode(self.ids[-4:]).rstrip().endswith("<think>")
         keeps_form = self.policy_format.keeps_form
-        pattern = dialect.turn_pattern(*wanted, is_thinking=opened) if keeps_form else ""
+        pattern = ""
+        if keeps_form:
+            pattern = dialect.turn_pattern(*wanted, is_thinking=opened, language=self.language)
         try:
             sample = yield Generate(
                 self.ids, room, dialect.stop, greedy, len(self.turns), self.opening, pattern
@@ -292,6 +296,8 @@ class ChallengerPrompts:
     after_search: Callable[[int], str]
     after_invalid: Callable[[int], str]
     closing: str
+    language: str = "en"
+    """The code of the language in which the task is to be written."""
 
 
 def solver_episode(
@@ -338,7 +344,7 @@ def challenger_episode(
 
     A turn without a valid action is answered with the format, at most `max_invalid` times.
     """
-    conversation = Conversation(policy_format)
+    conversation = Conversation(policy_format, language=prompts.language)
     conversation.open(prompts.opening)
     while True:
         left = search_turns - conversation.searches

@@ -228,13 +228,6 @@ class Pack(Value):
     def roles(self) -> tuple[PromptRole, ...]:
         return tuple(prompt.role for prompt in self.prompts)
 
-    def example_of(self, role: PromptRole) -> str:
-        """What a criterion begins with in the prompt's own example, `{"text": "States that ..."`; "" where it says no
-        more than that.
-        """
-        shown = re.search(r'"text": "([\w ]+ )\.\.\."', self._prompt(role).body)
-        return shown[1] if shown else ""
-
     def output_of(self, role: PromptRole) -> Output:
         """What the role's prompt asks for."""
         return self._prompt(role).output

@@ -197,7 +197,7 @@ CONTRACTS = {
         )
         for gate, terms in GATES.items()
     },
-    PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
+    PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), ("foreign",), Output.RUBRIC, 1200),
     PromptRole.GRADE: Contract(("answer", "criterion"), ("task", "native_thinking"), Output.SCORE, 1000),
     PromptRole.GUARD: Contract(("answer",), (), Output.YES_NO, 400),
     PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),
@@ -228,9 +228,7 @@ CONTRACTS = {
 UNTRUSTED = frozenset({"document_title", "document_text", "question", "passages"})
 """Inputs of a policy's prompts that somebody else wrote: only in a frame they repeat its headings, labels or tags."""
 
-_TEXTS = (
-    "tools budget passages task_type examples rubric criterion reference first_label second_label".split()
-)
+_TEXTS = "tools budget passages task_type examples foreign rubric criterion reference first_label second_label".split()
 ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "results": False, "native_thinking": False}
 ABSENT["language"] = "the language of the document"
 """What an optional input holds when the caller leaves it out; one that is not here must be given."""

@@ -149,7 +149,8 @@ class RunContext:
 def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> ChallengerPrompts:
     """All that a Challenger is told; the first prompt has the document in it."""
     domain, code = pack.domain, language_of(source.document)
-    named = LANGUAGES.get(code.partition("-")[0].lower(), ABSENT["language"])
+    language = code.partition("-")[0].lower()
+    named = LANGUAGES.get(language, ABSENT["language"])
     descriptions = {kind.name: kind.description for kind in domain.task_types}
     about: dict[str, str | None] = {
         "document_title": source.document.title,
@@ -174,7 +175,11 @@ def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> Ch
         after_search=partial(after, PromptRole.CHALLENGER_NEXT),
         after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
         closing=pack.render(PromptRole.CHALLENGER_FINAL, **about),
+        language=_CODES.get(domain.language, "") if domain.language else language or "en",
     )
+
+
+_CODES = {name: code for code, name in LANGUAGES.items()}
 
 
 _MOST_MISSING = 0.5

@@ -90,16 +90,26 @@ async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: st
         await model.generate(Generate(tuple([3] * MAX_LENGTH), 5), ())
 
 
-@pytest.mark.parametrize("wanted", [("search",), ("task",), ("answer", "search")], ids=str)
+@pytest.mark.parametrize(
+    ("language", "wanted"),
+    [
+        ("en", ("search",)),
+        ("en", ("task",)),
+        ("zh", ("task",)),
+        ("tr", ("task",)),
+        ("en", ("answer", "search")),
+    ],
+    ids=str,
+)
 async def test_a_model_that_knows_no_word_keeps_its_turns_in_form(
-    engine: str, wanted: tuple[str, ...]
+    engine: str, language: str, wanted: tuple[str, ...]
 ) -> None:
     async with Client(engine) as client:
         served = await ask_what_is_served(client, None)
     family, own = dialect("qwen2.5"), ChatCodec.load(Path(served.root or ""))
     connect = partial(Client, engine, retry_policy=RETRY_POLICY)
     model = ServedModel(connect, served, own, identity="S_0", max_length=4096, temperature=1.0)
-    pattern = family.turn_pattern(*wanted, is_thinking=False)
+    pattern = family.turn_pattern(*wanted, is_thinking=False, language=language)
     prompt = own.encode_prompt([Message("user", "Say something.")])
     for row in range(3):
         sample = await model.generate(Generate(prompt, 3000, family.stop, pattern=pattern), (row,))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 
-from scope_selfplay.base.errors import ConfigError, RunMismatchError
+from scope_selfplay.base.errors import ConfigError, JudgeError, RunMismatchError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.judge import NoiseConfig
@@ -104,6 +105,14 @@ async def test_a_judge_that_cannot_judge_is_named_with_the_question_and_the_figu
     assert len(said) == 1 and question.name in said[0] and "\n" not in said[0]
     with pytest.raises(ConfigError, match=r"another pack .*judge.exam: report"):
         check_exam(exam, settings.model_copy(update={"exam": "stop"}), said.append)
+
+
+async def test_an_exam_without_an_answer_says_so_instead_of_counting_it(judge_over: JudgeOver) -> None:
+    async with judge_over(
+        lambda _: PlainTextResponse("", 503), guard=False, retries=0, patience=1.0
+    ) as judge:
+        with pytest.raises(JudgeError, match=r"question grade was not answered.*the same command goes on"):
+            await examined(judge, GRADE)
 
 
 def shifted(likely: Callable[[str], float]) -> Responder:

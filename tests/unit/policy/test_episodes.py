@@ -141,6 +141,20 @@ def test_an_engine_keeps_to_turns_that_are_read_and_the_rollout_says_so_without_
     assert solver(name).asked.pattern == ""
 
 
+@pytest.mark.parametrize(
+    ("language", "task"),
+    [
+        ("de", "Beschreibe, wie der Reiher jagt und worauf er wartet."),
+        ("zh", "描述苍鹭如何捕鱼以及它在等待什么。"),
+        ("tr", "Balıkçıl nasıl avlanır ve neyi bekler?"),
+    ],
+)
+def test_a_task_that_is_kept_in_form_is_in_its_own_language(language: str, task: str) -> None:
+    pattern = dialect("qwen2.5").turn_pattern("task", is_thinking=False, language=language)
+    assert re.fullmatch(pattern, f"<task>{task}</task>")
+    assert not re.fullmatch(pattern, "<task>Describe how the heron hunts and what it waits for.</task>")
+
+
 def test_a_budget_counts_samples_and_tool_results_and_who_spent_it_is_truncated() -> None:
     conversation = solver(max_response=60)
     assert conversation.asked.max_tokens == 60

@@ -15,6 +15,7 @@ SAMPLES: dict[str, str | int | bool] = {
     "task_type": "long form qa",
     "task_description": "One question about how or why something works.",
     "language": "the language of the document (en)",
+    "foreign": "German",
     "examples": "- Why does mortar set?",
     "search_turns": 2,
     "search_syntax": '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>',

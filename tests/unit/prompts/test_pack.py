@@ -92,7 +92,7 @@ def test_tasks_are_in_the_documents_language_or_in_the_domains_and_like_its_exam
     plain = told("")
     assert "in German (de)" in plain.opening and "as they should be" not in plain.opening
     own = told("language: French\nexamples: [Warum so spät, Was kostet es]\n")
-    assert " in French" in own.opening
+    assert " in French" in own.opening and (plain.language, own.language) == ("de", "fr")
     assert "as they should be:\n- Warum so spät\n- Was kostet es" in own.opening
     if extended == "small":
         # A small model does as the last prompt says.
