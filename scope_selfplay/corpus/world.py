@@ -161,6 +161,8 @@ def read_name(sentence: str) -> str | None:
 
 MOST_LINKS = 5
 """Of a held-out task."""
+_TRIES = 10_000
+"""Of a chain: an article states three links, so that there are at most 243 of five."""
 
 
 class Entity(NamedTuple):
@@ -176,9 +178,10 @@ def walk(
     """A chain of as many links from `start`, each as `read` finds it stated: the links and where they lead, in order.
 
     Each link occurs once, so that what follows it in a task says what comes next. Starts again where a place states
-    none that is left.
+    none that is left. Raises ConfigError where no chain is found.
     """
-    while True:
+    longest = 0
+    for _ in range(_TRIES):
         path: list[tuple[str, Entity]] = []
         entity = read(start)
         while len(path) < links:
@@ -190,6 +193,11 @@ def walk(
             path.append((link, entity))
         else:
             return path
+        longest = max(longest, len(path))
+    raise ConfigError(
+        f"the embedded world: no chain of {links} links starts at {start}, found at most {longest}; expected articles "
+        "that lead further. Use a run with corpus.path: embedded, or another benchmark"
+    )
 
 
 def make_documents(
@@ -262,6 +270,9 @@ def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list
     rng, tasks = rng_from(seed, HELD_OUT, "tasks"), []
     ids = {document.title: document.id for document in documents}
     world = {entity.name: entity for document in documents if (entity := read_article(document.text))}
+    for name, entity in world.items():
+        inside = {link: to for link, to in entity.links.items() if to in world}
+        world[name] = entity._replace(links=inside)
     for row, start in enumerate(rng.sample(list(documents), count)):
         path = walk(rng, start.title, 1 + row % MOST_LINKS, world.__getitem__)
         links, (*_, end) = zip(*path, strict=True)

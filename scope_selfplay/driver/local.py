@@ -122,11 +122,15 @@ def run_on_node(config: RunConfig, root: Path, asked: str, progress: Progress) -
     if sys.platform != "linux":
         raise ConfigError("--gpus: needs Linux, which tells a process of what its children left behind")
     root = root.absolute()
-    placement = place(_with_index(config, root), read_slots(asked))
+    placement = place(_with_places(config, root), read_slots(asked))
     progress.say("\n".join(placement.text()))
-    run = open_run(placement.config, root, progress, examine=partial(examine_before_begin, serves=True))
+    # The run keeps the name of its model, and its servers and trainers get the place where that is now.
+    own = placement.config.model.model_copy(update={"path": config.model.path})
+    begun = placement.config.model_copy(update={"model": own})
+    run = open_run(begun, root, progress, examine=partial(examine_before_begin, serves=True))
     say_changes(run)
-    if code := drive_node(Inputs(run.config, run.pack.hash, ()), run.folder, placement, progress.say):
+    inputs = Inputs(placement.config, run.pack.hash, ())
+    if code := drive_node(inputs, run.folder, placement, progress.say):
         sys.exit(code)
     sum_up(run)
     return run
@@ -156,8 +160,17 @@ def drive_node(
     return 128 + received[0] if received else code
 
 
-def _with_index(config: RunConfig, root: Path) -> RunConfig:
-    """A run whose index is not here has one of its own, made of its documents."""
+def _with_places(config: RunConfig, root: Path) -> RunConfig:
+    """A run whose index is not here has one of its own, made of its documents; a moved one has the link to its model,
+    and its judge's folder does not depend on where it goes on.
+    """
+    base, judge = RunFolder(root / config.name).base, config.cluster.judge
+    if not Path(config.model.path).is_dir() and base.is_dir():
+        model = config.model.model_copy(update={"path": str(base.resolve())})
+        config = config.model_copy(update={"model": model})
+    if Path(judge.model).is_dir():
+        judge = judge.model_copy(update={"model": str(Path(judge.model).absolute())})
+        config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"judge": judge})})
     retriever = config.cluster.retriever
     if not retriever.serve or Path(retriever.index).exists():
         return config

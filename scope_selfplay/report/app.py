@@ -126,7 +126,7 @@ def build_app(shown: Shown, site: Site) -> Starlette:
 
 
 def _page(make: Callable[..., Page], shown: Shown, request: Request) -> Page:
-    """Raises PageNotFoundError where what is shown has gone, or goes while the page is made."""
+    """Raises PageNotFoundError where what is shown has gone, or goes while the page is made, and for a lost file."""
     place = shown.folder.spec if isinstance(shown, EvaluationReader) else shown.place
     try:
         page = make(shown, request.query_params, **request.path_params)
@@ -134,6 +134,9 @@ def _page(make: Callable[..., Page], shown: Shown, request: Request) -> Page:
         # Some of its files may go before others do.
         if place.exists() and not isinstance(error, FileNotFoundError | duckdb.IOException):
             raise
+        if lost := shown.lost() if isinstance(shown, ShownRun) else None:
+            advice = "restore it or remove the stage folder; pages that do not need it go on"
+            raise PageNotFoundError(f"{lost} was removed since the stage was finished; {advice}") from None
     else:
         if place.exists():
             return page

@@ -25,7 +25,8 @@ from scope_selfplay.store.reader import RunReader
 @dataclass
 class Glance:
     """`written`: when the newest file was, in seconds since the epoch; `ended`: how candidates of task making ended;
-    `gain`: the kept Solver's over S_0, or the newest's; `following`: the command that continues it, and what it does.
+    `gain`: the kept Solver's over S_0, or the newest's, by the `evidence` that rules; `following`: the command that
+    continues it, and what it does.
     """
 
     stage: str
@@ -36,6 +37,7 @@ class Glance:
     kept: str = ""
     held_out: Mapping[str, Estimate] = field(default_factory=dict)
     gain: CheckpointDiff | None = None
+    evidence: str = "scores"
     following: tuple[str, str] | None = None
 
 
@@ -60,6 +62,12 @@ def glance(reader: RunReader) -> Glance:
         first, last = next(iter(groups)), kept.solver if kept.iteration else next(reversed(groups))
         with suppress(RecordError):
             found.gain = diff_checkpoints(first, last, task_changes(reader, reader.scores(), first, last))
+            # The interval that a ruling goes by, else this page and the ruling could say two things.
+            evidence = (reader.settings.get("compare") or {}).get("evidence", "ratings")
+            if evidence == "ratings" and last in ratings.intervals:
+                (low, high), items = ratings.intervals[last], found.gain.gain.items
+                above = Estimate(value=ratings.ratings[last], low=low, high=high, items=items)
+                found.gain, found.evidence = found.gain.model_copy(update={"gain": above}), evidence
     # What an older version wrote may be no config of this one's.
     with suppress(ConfigError):
         config, ruled = load_config(folder.config), kept.ruled_in if kept else 0
@@ -74,10 +82,7 @@ def glance(reader: RunReader) -> Glance:
 
 def going_on(config: RunConfig, folder: RunFolder, last: int, *, has_stopped: bool) -> tuple[str, str]:
     """The command that continues a run whose newest comparison is that of iteration `last`, and what it does."""
-    command, why = (
-        f"{scope_command()} continue {shlex.quote(str(folder.path))}",
-        "the iterations that are left",
-    )
+    command, why = (f"{scope_command()} continue {shlex.quote(str(folder.path))}", "the iterations left")
     if last >= config.iterations:
         command, why = f"{command} --iterations {last + 1}", "one more iteration"
     # What in the run's own config would end the command at once.

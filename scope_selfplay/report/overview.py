@@ -8,14 +8,14 @@ From a run's folder alone, finished or running; what was not measured is absent 
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
 from pydantic import Field
 
-from scope_selfplay.base.intervals import shown
+from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table, first_and_last, scope_command
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason, Value
@@ -42,8 +42,11 @@ from scope_selfplay.store.ratings import (
 from scope_selfplay.store.reader import RunReader
 
 _BINS = 10
-_SHORT = 120
-"""Characters of a text that the end of a run shows."""
+_ROW = 74
+"""Letters of a text in one row of a terminal of 80 columns, behind a margin and before the dots of what was cut."""
+_FEW = 4
+"""Solvers that the end of a run shows beside S_0: all of it fits a screen."""
+_NOT_COMPARED = "No checkpoint has been compared yet."
 _FIRST_CURVES = "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
 """What a reader of a training wants to see first; the rest follows as it was logged."""
 
@@ -78,13 +81,13 @@ def recorded_sections(reader: RunReader) -> list[Section]:
     return [Section(title, facts), _held_out(reader), *(each for each in iterations if each.parts)]
 
 
-def _held_out(reader: RunReader, *, brief: bool = False) -> Section:
+def _held_out(reader: RunReader) -> Section:
     kept, rows = kept_solver(reader.folder), []
     # Those of the newest comparison cover all checkpoints.
     ratings = read_ratings(reader.folder, kept.ruled_in) if kept else None
     if kept is None or ratings is None or not ratings.held_out:
-        return Section("Held-out tasks", ["No checkpoint has been compared yet."])
-    names = ["all"] if brief else [*dict.fromkeys(chain.from_iterable(ratings.held_out.values()))]
+        return Section("Held-out tasks", [_NOT_COMPARED])
+    names = [*dict.fromkeys(chain.from_iterable(ratings.held_out.values()))]
     for solver, groups in ratings.held_out.items():
         whole, rating = groups.get("all"), ratings.ratings.get(solver)
         interval = ratings.intervals.get(solver)
@@ -99,12 +102,9 @@ def _held_out(reader: RunReader, *, brief: bool = False) -> Section:
             )
         )
     head = ("Solver", *names, "tasks", "", "rating", "in units of the judge's margin")
-    shown_columns = 4 if brief else len(head)
-    parts: list[Part] = [Table("", head[:shown_columns], tuple(row[:shown_columns] for row in rows))]
-    parts.append(
-        f"Kept: {kept.solver if brief else kept.words} ({kept.checkpoint or 'the base model'}, best/)"
-    )
-    return Section("Held-out tasks: mean share of the rubric met, 95 % interval", parts)
+    said = f"Kept: {kept.words} ({kept.checkpoint or 'the base model'}, best/)"
+    title = "Held-out tasks: mean share of the rubric met, 95 % interval"
+    return Section(title, [Table("", head, tuple(rows)), said])
 
 
 def _iteration(reader: RunReader, number: int) -> Section:
@@ -286,34 +286,47 @@ def ending_sections(run: Run, reader: RunReader, gpus: str | None = None) -> lis
     """
     folder, kept = run.folder, kept_solver(run.folder)
     last = kept.ruled_in if kept else 0
-    example = _example(reader, list(read_ratings(folder, last).held_out) if kept else [])
+    held_out = read_ratings(folder, last).held_out if kept else {}
     origin, *_ = recorded_sections(reader)
     health, found = health_section(examine(reader))
     # With the first task behind each.
-    warnings = [Folded(each.title, each.lines[:2]) for each in found if isinstance(each, Folded)]
-    made = [
-        f"{each.iteration}: {each.accepted:,} of {each.candidates:,} candidates accepted"
-        + "".join(f", {count:,} rejected as {reason}" for reason, count in [*each.rejected.items()][:1])
-        + f"; {sum(each.seconds.values()) / 60:.1f} minutes"
-        for each in (_summary_of(reader, run, number) for number in range(1, last + 1))
-        if each.candidates
+    warnings = [
+        Folded(each.title, tuple(cut(line, _ROW - 2) for line in each.lines[:1]))
+        for each in found
+        if isinstance(each, Folded)
     ]
+    example = _example(reader, list(held_out)) if len(warnings) < 2 else []
     scope, place = scope_command(), shlex.quote(str(folder.path))
     again, why = going_on(run.config, folder, last, has_stopped=bool(last and run.stop_reason(last)))
     following = [
         (again + (f" --gpus {gpus}" if gpus else ""), why),
         *([(f"{scope} view {place}", "all of it in the browser")] if find_spec("starlette") else []),
         (f"{scope} tasks ls {place} --status accepted", "the tasks that were kept"),
-        (f"{scope} report {place}", "all numbers and curves, and why tasks were rejected"),
+        (f"{scope} report {place}", "all numbers, and why"),
     ]
     return [
         *([origin] if origin.parts[1:] else []),
-        _held_out(reader, brief=True),
-        *([Section("Iterations", made)] if made else []),
-        Section(health, warnings),
+        _solvers(reader, kept, held_out),
+        Section(health, warnings[-2:]),
         *([Section("One held-out task", example)] if example else []),
         Section("What next", [Table("", ("", ""), tuple(following))]),
     ]
+
+
+def _solvers(
+    reader: RunReader, kept: KeptSolver | None, held_out: Mapping[str, Mapping[str, Estimate]]
+) -> Section:
+    """A row a Solver, with how many of its iteration's candidates became tasks; of many the first and the last ones."""
+    rows = []
+    for number, (solver, groups) in enumerate(held_out.items()):
+        if kept and (number == 0 or number > len(held_out) - _FEW or solver == kept.solver):
+            whole, ended = groups.get("all"), _reasons(reader, number)
+            made = f"{ended[Reason.ACCEPTED.value]:,} of {ended.total():,}" if number else ""
+            name = solver + (" (kept)" if kept.solver == solver else "")
+            rows.append((name, shown(whole), made, Bar(whole.value) if whole else ""))
+    counts = {groups["all"].items for groups in held_out.values() if "all" in groups}
+    title = f"Share of the rubric met on {max(counts, default=0):,} held-out tasks, 95 % interval"
+    return Section(title, [Table("", ("", "", "tasks made", ""), tuple(rows)) if rows else _NOT_COMPARED])
 
 
 def _example(reader: RunReader, names: Sequence[str]) -> list[Part]:
@@ -331,10 +344,10 @@ def _example(reader: RunReader, names: Sequence[str]) -> list[Part]:
         for attempt in reader.attempts_on(told.task_id)
         if attempt.stage is Stage.COMPARE
     }
-    parts: list[Part] = [cut(one_line(told.text), _SHORT)]
+    parts: list[Part] = [cut(one_line(told.text), 2 * _ROW)]
     for name, score in ((names[0], told.before), (names[-1], told.after)):
         met = "not graded" if score is None else f"{score:.2f}"
-        parts.append(f"{name} ({met}): {cut(one_line(answers.get(name) or 'no answer'), _SHORT)}")
+        parts.append(cut(f"{name} ({met}): {one_line(answers.get(name) or 'no answer')}", _ROW))
     return parts
 
 

@@ -32,7 +32,12 @@ from scope_selfplay.report.record import (
     task_changes,
     whole_task,
 )
-from scope_selfplay.report.rendering import BadParameterError, ComparisonParameters, TaskListParameters
+from scope_selfplay.report.rendering import (
+    BadParameterError,
+    ComparisonParameters,
+    ListParameters,
+    TaskListParameters,
+)
 from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.columns import RecordKind
@@ -76,6 +81,14 @@ class ShownRun:
                     self._is_outdated = True
                 self._looked = time.monotonic()
         return self.reader
+
+    def lost(self) -> Path | None:
+        """A file of a finished stage that is there no more."""
+        stages = self.reader.stages().items()
+        files = (
+            self.folder.stage(*place).path / name for place, done in stages if done for name in done.outputs
+        )
+        return next((file for file in files if not file.exists()), None) if self.place.exists() else None
 
     def made(self, make: Callable[[RunReader], Made]) -> Made:
         """What is made of the records, made anew only after something was recorded."""
@@ -178,7 +191,7 @@ class ShownRuns:
 
 
 ROWS_A_PAGE = 50
-"""Tasks or items on which two checkpoints are compared; twice as many candidates of a document."""
+"""Tasks or items on which two checkpoints are compared; twice as many documents, and candidates of one."""
 ChangesOf = Callable[[str, str], list[TaskChange]]
 Given = Mapping[str, str]
 """The parameters of a query."""
@@ -261,6 +274,20 @@ def list_page(run: ShownRun, given: Given) -> Page:
         iterations=reader.iterations(),
         types=reader.task_types(),
     )
+
+
+def documents_page(run: ShownRun, given: Given) -> Page:
+    """The documents that tasks were asked about, those with most accepted ones first."""
+    parameters, reader = ListParameters.read(given), run.fresh()
+    rows = reader.sql(
+        "SELECT provenance.document_id AS document, count(*) FILTER (status = 'accepted') AS accepted, "
+        "count(*) - accepted AS rejected, count(*) OVER () AS total FROM candidates "
+        "WHERE stage = 'tasks' AND document <> '' "
+        "GROUP BY document ORDER BY accepted DESC, rejected DESC, document LIMIT ? OFFSET ?",
+        [2 * ROWS_A_PAGE, 2 * ROWS_A_PAGE * (parameters.page - 1)],
+    )
+    titles = {name: each.title for name, each in reader.documents([row["document"] for row in rows]).items()}
+    return Page("documents.html", rows=rows, titles=titles, parameters=parameters, size=2 * ROWS_A_PAGE)
 
 
 def document_page(run: ShownRun, given: Given, name: str) -> Page:
@@ -411,6 +438,7 @@ OF_RUN: dict[str, Callable[..., Page]] = {
     "/": overview_page,
     "/tasks": list_page,
     "/tasks/{iteration:int}/{stage}/{name:path}": task_page,
+    "/documents": documents_page,
     "/documents/{name:path}": document_page,
     "/compare": compare_page,
     "/compare/{name:path}": compared_answers_page,

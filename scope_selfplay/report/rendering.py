@@ -102,13 +102,18 @@ class TaskListParameters(PageParameters, TaskFilter):
         return {name: value for name, value in self._given().items() if name not in shown}
 
 
-class ComparisonParameters(PageParameters):
+class ListParameters(PageParameters):
+    """The page of a list."""
+
+    page: int = Field(default=1, ge=1, le=10**9)
+
+
+class ComparisonParameters(ListParameters):
     """Two checkpoints, the order of their tasks or items, and the page of that list."""
 
     a: str = ""
     b: str = ""
     sort: Literal["change", "gain", "loss"] = "change"
-    page: int = Field(default=1, ge=1, le=10**9)
 
 
 def link(base: str, /, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:

@@ -4,6 +4,7 @@ A run directory belongs to one config and one prompt pack; another one is refuse
 """
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import yaml
 
 from scope_selfplay.base.errors import ConfigError, PromptError, RunMismatchError, ScopeError, StorageError
 from scope_selfplay.base.sampling import Message, TextCodec
-from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.terminal import Progress, scope_command
 from scope_selfplay.base.text import frame_tokens, shown
 from scope_selfplay.base.values import Document
 from scope_selfplay.config.judge import JudgeConfig
@@ -34,11 +35,11 @@ from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.run.candidate import challenger_prompts
 from scope_selfplay.run.exam import take_exam
-from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, read_given_tasks
+from scope_selfplay.run.given import EMBEDDED, check_references, check_rubrics, given_files, read_given_tasks
 from scope_selfplay.run.run import Run
 from scope_selfplay.run.schedule import promotion_warning
 from scope_selfplay.store.files import disk_faults, point_at, read_records, write_atomic, write_records
-from scope_selfplay.store.folder import RunFolder
+from scope_selfplay.store.folder import RunFolder, Stage
 
 JUDGE_PACK = "wikipedia"
 """The pack whose judge prompts those have that lack their own."""
@@ -159,14 +160,18 @@ def corpus_changes(folder: RunFolder, config: RunConfig, pack: Pack) -> CorpusCh
 
 
 def say_changes(run: Run) -> None:
-    """Say how its pack has changed, and its corpus, which is read again where something in it is younger than the run's
-    documents.
+    """Say how its pack and files of tasks have changed, and its corpus, which is read again where something in it is
+    younger than the run's documents.
     """
+    keeps = "the run keeps its own, another --name begins one with these"
     with suppress(ScopeError, OSError):
         pack = with_judge_prompts(load_pack(pack_path(run.config.domain)), run.config.judge)
         if pack.hash != run.pack.hash:
-            kept = "the run keeps its own, another --name begins one with these"
-            run.progress.say(f"{run.config.domain}: other prompts since the run began; {kept}")
+            run.progress.say(f"{run.config.domain}: other prompts since the run began; {keeps}")
+    for setting, file in given_files(run.config).items():
+        with suppress(OSError):
+            if file.read_bytes() != run.folder.given(setting).read_bytes():
+                run.progress.say(f"{setting}: {file} has changed since the run began; {keeps}")
     corpus, reader = run.config.corpus, run.pack.domain.corpus_reader
     paths = [Path(each) for each in (corpus.path, corpus.held_out_path) if each is not None]
     # The run has its documents, whatever has become of what they were read from.
@@ -177,10 +182,19 @@ def say_changes(run: Run) -> None:
         looked_at = {*paths, *files, *(file.parent for file in files)}
         if any(each.stat().st_mtime > began for each in looked_at):
             found = corpus_changes(run.folder, run.config, run.pack)
-            fork = f"`scope fork {run.folder.path} --after N --name NEW --corpus`"
-            kept = f"the run keeps its own; {fork} shares N iterations and goes on with these"
+            compared = (
+                number
+                for number in run.folder.iterations()
+                if run.folder.stage(number, Stage.COMPARE).manifest
+            )
+            if (last := max(compared, default=None)) is not None:
+                place, name = shlex.quote(str(run.folder.path)), f"{run.config.name[:28]}-new"
+                fork = f"{scope_command()} fork {place} --after {last} --name {name} --corpus"
+                keeps = (
+                    f"the run keeps its own; `{fork}` shares its iterations to {last} and goes on with these"
+                )
             if any(found[:3]):
-                run.progress.say(f"{corpus.path}: since the run began {found}; {kept}")
+                run.progress.say(f"{corpus.path}: since the run began {found}; {keeps}")
 
 
 def check_inputs(
@@ -197,7 +211,7 @@ def check_inputs(
             raise
         found = there.prompts
     pack = with_judge_prompts(load_pack(found), config.judge, packs=packs)
-    _check_settings(config, pack)
+    _check_settings(config, pack, there)
     _check_root(root)
     policy_path(config.model.path, there.base)
     return pack
@@ -251,7 +265,7 @@ def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = 
     return Pack(domain=pack.domain, prompts=(*pack.prompts, *borrowed))
 
 
-def _check_settings(config: RunConfig, pack: Pack) -> None:
+def _check_settings(config: RunConfig, pack: Pack, there: RunFolder) -> None:
     """Raises ConfigError for settings that fit each other but not this pack."""
     known = [kind.name for kind in pack.domain.task_types]
     for name in config.tasks.types or ():
@@ -266,7 +280,7 @@ def _check_settings(config: RunConfig, pack: Pack) -> None:
     if config.corpus.path == "none":
         _check_without_corpus(config)
     _check_tools_are_told(config, pack)
-    given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
+    given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks, kept=there)
     kinds = [kind.name for kind in task_types_of(config, pack) if not kind.answer]
     if given is not None or kinds:
         check_references(config.solver, given, kinds)
@@ -276,7 +290,8 @@ def _check_settings(config: RunConfig, pack: Pack) -> None:
         # A missing file shows now, and not after the first training.
         load_benchmark(asked)
     if config.held_out not in (None, EMBEDDED):
-        check_rubrics(config, read_given_tasks(str(config.held_out), "compare.given"), "compare.given")
+        held_out = read_given_tasks(str(config.held_out), "compare.given", there)
+        check_rubrics(config, held_out, "compare.given")
 
 
 def _check_how_answers_are_verified(settings: SolverConfig, pack: Pack) -> None:
@@ -380,6 +395,8 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
     for name, text in pack.files().items():
         write_atomic(folder.prompts / name, text)
     write_records(folder.corpus, documents)
+    for setting, file in given_files(config).items():
+        write_atomic(folder.given(setting), file.read_bytes())
     if (base := Path(config.model.path)).is_dir() and not base.is_absolute():
         # The run may be moved, and gone on with from elsewhere.
         point_at(folder.base, base)

@@ -24,6 +24,7 @@ from scope_selfplay.corpus.sample import kin_of
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import CorpusChanges, corpus_changes
+from scope_selfplay.run.given import given_files, read_given_tasks
 from scope_selfplay.run.schedule import challenger_of, stages_of
 from scope_selfplay.store.files import LINK_FAULTS, disk_faults, read_value, write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
@@ -79,6 +80,11 @@ def fork_run(source: Path, root: Path, config: RunConfig, *, after: int, corpus:
             linked, copied = _share(old, building, before, after)
             if changes is not None:
                 fork = _with_corpus(building, changes, config, fork)
+            for setting, file in given_files(config).items():
+                kept = old.given(setting)
+                is_same = file == given_files(before).get(setting) and kept.is_file()
+                read_given_tasks(str(kept if is_same else file), setting)
+                shutil.copy2(kept if is_same else file, building.given(setting))
             if before.judge == config.judge and old.exam.exists():
                 shutil.copytree(old.exam, building.exam)
             write_atomic(building.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

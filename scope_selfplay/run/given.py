@@ -41,6 +41,7 @@ from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.net.json import given_lines, parse_object
 from scope_selfplay.rewards.equations import priority_weight
 from scope_selfplay.store.files import read_records
+from scope_selfplay.store.folder import RunFolder
 
 EMBEDDED = "embedded"
 """Instead of a file in `compare.given`: a fixed mix of tasks about the embedded world."""
@@ -70,12 +71,20 @@ class GivenQuestion(Value):
     type: str = "question"
 
 
-def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate]:
+def given_files(config: RunConfig) -> dict[str, Path]:
+    """By the setting that names each."""
+    files = {"solver.tasks": config.solver.tasks, "compare.given": config.held_out}
+    return {setting: Path(path) for setting, path in files.items() if path not in (None, EMBEDDED)}
+
+
+def read_given_tasks(
+    path: str, setting: str = "solver.tasks", kept: RunFolder | None = None
+) -> list[Candidate]:
     """The accepted candidates or the questions of a file. Raises ConfigError where it has none.
 
-    `setting` is the one that named the file.
+    `setting` is the one that named the file, of which a run has `kept` its own.
     """
-    file = Path(path)
+    file = kept.given(setting) if kept and kept.given(setting).is_file() else Path(path)
     if not file.is_file():
         raise ConfigError(f"{setting}: {path} is not a file; give a candidates.jsonl, or a question a line")
     with file.open("rb") as lines:

@@ -135,7 +135,7 @@ async def _given_tasks(run: Run) -> list[Candidate]:
         held_out = documents_for(run.documents, held_out=True)
         candidates = list(map(given_candidate, embedded_tasks(run.config.seed, held_out, count)))
     else:
-        candidates = read_given_tasks(str(run.config.held_out), "compare.given")[:count]
+        candidates = read_given_tasks(str(run.config.held_out), "compare.given", run.folder)[:count]
     run.progress.say(f"held-out tasks: {len(candidates)} of {run.config.held_out}")
 
     async def complete(candidate: Candidate) -> Candidate:

@@ -220,7 +220,11 @@ def tasks_to_train_on(run: Run, iteration: int) -> SolverTasks:
     """Given tasks go on where the last iteration ended; the Challenger's are new in every iteration."""
     settings = run.config.solver
     given = settings.tasks
-    kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
+    kept = (
+        read_given_tasks(given, kept=run.folder)
+        if given
+        else accepted_in(run.folder.stage(iteration, Stage.TASKS))
+    )
     check_references(settings, kept)
     tasks = {row.task.id: TaskWithRubric(row.task, row.rubric) for row in kept if row.task}
     names = list(tasks)

@@ -137,6 +137,10 @@ class RunFolder:
         numbers = (path.name.removeprefix("iteration-") for path in self.path.glob("iteration-*"))
         return sorted(int(number) for number in numbers if number.isdecimal())
 
+    def given(self, setting: str) -> Path:
+        """The questions or tasks of the file that a setting named when the run began."""
+        return self.path / f"{setting}.jsonl"
+
     def stage(self, iteration: int, stage: Stage) -> StageFolder:
         return StageFolder(self.path / f"iteration-{iteration:02d}" / stage.value)
 

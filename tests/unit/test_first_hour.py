@@ -15,12 +15,16 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-from scope_selfplay.base.terminal import LiveProgress
+from scope_selfplay.base.terminal import LiveProgress, Progress
+from scope_selfplay.config.load import load_config
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.pages import ShownRun
+from scope_selfplay.run.begin import open_run
 from tests.commands import ran
 from tests.doc_commands import environment
 from tests.engines import served
+from tests.models import write_model
 from tests.unit.store.runs import write_run
 
 
@@ -160,6 +164,33 @@ def test_every_reading_command_works_where_letters_are_latin(tmp_path: Path) -> 
     ):
         done = scope(tmp_path, *command.split(), LC_ALL="C", PYTHONIOENCODING="latin-1")
         assert done.returncode == 0 and done.stdout, f"{command}: {done.stderr}"
+
+
+def test_what_changed_since_a_run_began_is_said_by_the_command_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "soups").mkdir()
+    for name in "abcdef":
+        (tmp_path / "soups" / f"{name}.md").write_text(
+            f"# Soup {name}\n\nIt boils for {ord(name)} minutes.\n"
+        )
+    ignored = shutil.ignore_patterns("kustomization.yaml")
+    shutil.copytree(pack_path("embedded"), tmp_path / "packs" / "mine", ignore=ignored)
+    given = [f"domain={tmp_path}/packs/mine", f"corpus.path={tmp_path}/soups", "challenger.max_prompt=4096"]
+    config = load_config(None, [*given, f"model.path={write_model(tmp_path / 'model')}"])
+    open_run(config, tmp_path / "runs", Progress())
+    (tmp_path / "soups" / "a.md").write_text("# Soup a\n\nIt boils for five minutes.\n")
+    (tmp_path / "soups" / "g.md").write_text("# Soup g\n\nIt does not boil.\n")
+    with (tmp_path / "packs" / "mine" / "solver.md").open("a") as prompt:
+        prompt.write("\nBe brief.\n")
+    command = [sys.executable, "-m", "scope_selfplay", "continue", "runs/demo"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as going_on:
+        assert going_on.stderr
+        said = going_on.stderr.readline() + going_on.stderr.readline()
+        going_on.terminate()
+    keeps = "the run keeps its own, another --name begins one with these"
+    assert f"/packs/mine: other prompts since the run began; {keeps}\n" in said, said
+    assert f"/soups: since the run began 1 documents new, 1 changed, 0 gone; {keeps}\n" in said, said
 
 
 def prose(method: str, path: str, body: object) -> tuple[int, object]:

@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_342,
+    "library lines": 55_463,
     "library files": 231,
-    "test lines": 38_829,
+    "test lines": 38_908,
     "benchmark lines": 5_718,
-    "words by hand": 31_128,
+    "words by hand": 31_159,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,

@@ -180,6 +180,8 @@ def test_a_run_that_was_killed_moved_and_renamed_is_the_one_that_stayed(
     ):
         refused = ran([*scope, "continue", *given], cwd=tmp_path, env=environment(), timeout=100)
         assert refused.returncode == 64 and said in refused.stderr
+    above = done.stdout.partition("== What next")[0].splitlines()
+    assert sum(max(1, -(-len(line) // 80)) for line in above) < 19, "with five rows below, less than a screen"
     # Every next step works as it is printed.
     steps = [line.strip().split("  ")[0] for line in done.stdout.partition("What next\n")[2].splitlines()]
     again, view, *others = (shlex.split(step) for step in steps)

@@ -87,3 +87,11 @@ def test_held_out_questions_are_a_fixed_mix_of_depths_from_articles_of_their_own
         assert len(question.nouns) in (2, 3) and set(question.nouns) <= set(place.facts)
     with pytest.raises(ConfigError, match=r"41 embedded tasks .* found 40; lower compare\.tasks"):
         embedded_tasks(1, documents, 41)
+
+
+def test_a_world_without_a_chain_as_long_as_asked_for_says_so_and_ends() -> None:
+    documents = make_documents(random.Random(0), 40, source="w")[:8]
+    with pytest.raises(
+        ConfigError, match=r"no chain of \d links starts at \w+, found at most \d; expected articles"
+    ):
+        embedded_tasks(1, documents, 8)

@@ -20,6 +20,8 @@ from scope_selfplay.stages.work import stage_sources, write_documents
 from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import RunFolder, Stage
 
+ANOTHER = "another --name begins one with these"
+
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
     settings = ("domain=embedded", "corpus.sample=16", "name=tiny")
@@ -78,9 +80,7 @@ def test_a_run_goes_on_with_the_prompts_in_it_where_its_pack_lies_elsewhere_now(
     opened = open_run(load_config(moved.config), tmp_path, LineProgress(said.append), folder=moved)
     say_changes(opened)
     assert (opened.pack, opened.folder.path) == (run.pack, moved.path)
-    assert said[-1].endswith(
-        "mine: other prompts since the run began; the run keeps its own, another --name begins one with these"
-    )
+    assert said[-1].endswith(f"mine: other prompts since the run began; the run keeps its own, {ANOTHER}")
     assert not run.folder.path.exists()
 
 
@@ -152,10 +152,21 @@ def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
     refused(ConfigError, said, model, tmp_path, change, f"solver.tasks={given}")
     write_records(given, [answered])
     run = small_run(model, tmp_path, change, f"solver.tasks={given}")
-    # The answers are taken out after the run was begun.
+    # The answers are taken out after the run was begun, which has its own, and is moved without the file.
     write_records(given, [bare])
+    said = []
+    run.progress = LineProgress(said.append)
+    say_changes(run)
+    assert said == [
+        f"solver.tasks: {given} has changed since the run began; the run keeps its own, {ANOTHER}"
+    ]
+    given.unlink()
+    moved = RunFolder(run.folder.path.rename(tmp_path / "moved"))
+    again = open_run(load_config(moved.config), tmp_path, Progress(), folder=moved)
+    assert list(tasks_to_train_on(again, 1).by_id) == [answered.task.id]
+    write_records(moved.given("solver.tasks"), [bare])
     with pytest.raises(ConfigError, match="1 of 1 tasks have none"):
-        tasks_to_train_on(run, 1)
+        tasks_to_train_on(again, 1)
 
 
 @pytest.mark.parametrize(("setting", "key"), [("solver.reward", "design"), ("solver.routing", "by")])

@@ -18,7 +18,7 @@ from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
 from scope_selfplay.report.pages import ShownRun, ShownRuns
 from scope_selfplay.store.folder import RunFolder, Stage
-from tests.unit.store.runs import finish
+from tests.unit.store.runs import finish, write_run
 from tests.unit.viewer.conftest import MARK, hostile_texts
 
 pytestmark = pytest.mark.integration
@@ -33,6 +33,7 @@ PAGES = (
     "/compare",
     "/compare/task-0-002?a=S_0&b=S_1",
     "/training",
+    "/documents",
     "/documents/doc-002",
 )
 
@@ -99,7 +100,8 @@ def test_what_models_wrote_is_shown_as_text_in_every_place(client: TestClient) -
     for path in ("/tasks?iteration=1", "/documents/doc-002"):
         listed = Elements(client.get(path).text).text
         assert f"source: {printable(hostile_texts()[0])}" in listed and "\x1b" not in listed, path
-    assert MARK in Elements(client.get("/compare/task-0-002?a=S_0&b=S_1").text).text
+    for path in ("/compare/task-0-002?a=S_0&b=S_1", "/documents"):
+        assert MARK in Elements(client.get(path).text).text
     searched = {"text": '"><script>alert(3)</script>\x00\ud800'.encode("utf-8", "replace")}
     assert "<script>alert(3)" not in client.get("/tasks", params=searched).text
 
@@ -134,6 +136,29 @@ def test_a_bad_question_is_refused_with_what_is_wrong_with_it(
 def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
     got = client.get(path)
     assert got.status_code == 404 and Elements(got.text) and got.headers["content-security-policy"]
+
+
+def test_a_list_of_documents_says_what_became_of_each_and_leads_to_it(client: TestClient) -> None:
+    page = client.get("/").text
+    assert 'href="/documents"' in page
+    rows = re.findall(
+        r'href="/documents/(doc-\d+)">.*?number">(\d+)</td>.*?number">(\d+)<', client.get("/documents").text
+    )
+    assert rows and [row[0] for row in rows if row[1] != "0"], rows
+    for name, accepted, rejected in rows:
+        made = int(accepted) + int(rejected)
+        assert f"{accepted} of {made} candidates accepted" in client.get(f"/documents/{name}").text
+
+
+def test_a_lost_file_of_a_finished_stage_is_named_and_other_pages_go_on(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    for number in (0, 1):
+        finish(run, number, Stage.TASKS)
+    with TestClient(build_app(ShownRun(run.path), Site()), base_url="http://localhost") as opened:
+        (lost := run.stage(1, Stage.TASKS).path / "rollouts.parquet").unlink()
+        got = opened.get("/tasks/1/tasks/candidate-1-tasks-000")
+        assert got.status_code == 404 and f"{lost} was removed" in got.text and "restore it" in got.text
+        assert opened.get("/tasks").status_code == opened.get("/training").status_code == 200
 
 
 def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: Path) -> None:
