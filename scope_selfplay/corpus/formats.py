@@ -6,10 +6,12 @@ whatever kind, is one reason why a file is not read.
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import logging
 import mailbox
+import os
 import re
 import sys
 import warnings
@@ -22,6 +24,7 @@ from email.headerregistry import HeaderRegistry, UnstructuredHeader
 from email.parser import BytesParser
 from email.policy import default as modern
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -29,6 +32,7 @@ from typing import Any, NamedTuple, cast
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.text import one_line
 from scope_selfplay.net.json import load_strict
+from scope_selfplay.store.files import cache_folder
 
 INSTALL = "pip install 'scope-selfplay[{}]'"
 LARGEST = 64 << 20
@@ -97,9 +101,37 @@ def _bytes(path: Path) -> bytes:
 
 
 def _quietly(convert: Callable[[Path], Converted], path: Path) -> Converted:
-    """Raises NotConverted with the reason in a few words."""
+    """By the user's cache where a file of this content was converted before. Raises NotConverted with the reason in a
+    few words.
+    """
     if path.stat().st_size > LARGEST:
         raise NotConverted(f"is larger than {LARGEST >> 20} MiB")
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    named = hashlib.sha256(f"{_converters()} {content}{path.suffix.lower()}".encode()).hexdigest()
+    kept = cache_folder() / "pages" / named[:2] / named
+    with suppress(OSError, ValueError, TypeError, EOFError, zlib.error):
+        return Converted(*json.loads(gzip.decompress(kept.read_bytes())))
+    found = _converted(convert, path)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # One that a crash damages is converted again.
+        part = kept.with_name(f".{named}-{os.getpid()}")
+        part.write_bytes(gzip.compress(json.dumps(found).encode(), 1))
+        part.replace(kept)
+    return found
+
+
+@cache
+def _converters() -> str:
+    """What the text of a page depends on beside the page: this file and the libraries."""
+    found = [hashlib.sha256(Path(__file__).read_bytes()).hexdigest()]
+    for name in ("trafilatura", "lxml", "markitdown", "pdfminer.six", "pypandoc-binary"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return " ".join(found)
+
+
+def _converted(convert: Callable[[Path], Converted], path: Path) -> Converted:
     with (
         suppress(OSError, ValueError, zipfile.BadZipFile, NotImplementedError),
         zipfile.ZipFile(path) as archive,
@@ -133,6 +165,9 @@ def _by_markitdown(path: Path) -> Converted:
     return Converted(found.title or "", found.markdown)
 
 
+_MENUS = "//nav | //footer | //aside | //*[@role='navigation'] | //*[starts-with(@class, 'nav')]"
+
+
 @cache
 def _markitdown() -> Any:
     """One converter for each suffix: the library's last resort is to take the bytes of a broken file for text."""
@@ -147,6 +182,7 @@ def _markitdown() -> Any:
 def _web_page(path: Path) -> Converted:
     """The main content of a page, without menus and footers."""
     import trafilatura
+    from lxml.etree import strip_tags, tostring
     from trafilatura.metadata import extract_metadata
 
     tree = trafilatura.load_html(path.read_bytes())
@@ -156,17 +192,30 @@ def _web_page(path: Path) -> Converted:
         if block.find(".//code") is None:
             code = block.makeelement("code")
             code.text, block.text, block[:] = block.text_content(), None, [code]
+    boxes = tree.xpath("//div[@class='titlepage']") if tree is not None else []
+    for box in boxes:
+        # DocBook's headings stand in boxes that are taken for those of a site, and its pages name no main part.
+        strip_tags(box, "a")
+        for each in box.iter():
+            each.attrib.clear()
+    around = boxes[0].iterancestors("div") if boxes else ()
+    for part in around:
+        if set(boxes) <= set(part.iter("div")):
+            part.tag = "article"
+            break
     text = trafilatura.extract(
         tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
     )
     # Code of several lines in a sentence has its fence behind words there (2.0), and all that follows would be code.
     text = re.sub(r"^((?:(?!```).)*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
     text = re.sub(r"^[ \t]+```$", "```", text, flags=re.MULTILINE)
-    # Of a short page all is taken.
-    if len(text) < 200:
-        whole = _by_markitdown(path)
-        return whole if about is None else whole._replace(metadata=about.as_dict())
-    return Converted((about and about.title) or "", text, about.as_dict() if about else {})
+    # Of a short page all is taken but its menus.
+    if len(text) < 200 and tree is not None:
+        for menu in tree.xpath(_MENUS):
+            menu.drop_tree()
+        text = _of_html(tostring(tree, encoding="unicode"))
+    said = {name: value for name, value in about.as_dict().items() if isinstance(value, str)} if about else {}
+    return Converted(said.get("title", ""), text, said)
 
 
 _OF_PANDOC = {
@@ -193,7 +242,18 @@ def _by_pandoc(path: Path) -> Converted:
 
 
 # With the line that says whose words they are. `>>> ` begins code, and a box has `>From` where `From` was written.
-_QUOTED = re.compile(r"(?:^On .{,200}\n?.{,200}wrote:\n+)?^>(?!>> |From ).*\n?(?:^>.*\n?)*", re.MULTILINE)
+_SAYS = "wrote|writes|schrieb|écrit|escribió|escreveu|ha scritto|написал|пишет|写道|書きました|كتب"
+_QUOTED = re.compile(
+    rf"(?:^(?:On .{{,200}}\n)?.{{,200}}(?:{_SAYS}).{{,80}}[:：]\n+)?^>(?!>> |From ).*\n?(?:^>.*\n?)*"
+    # Of programs that quote below: a line of dashes, and the headers.
+    r"|^-{4,}[^\n-]{3,40}-{4,}\n(?:[^\s:]+: .*\n){2,}(?s:.*)",
+    re.MULTILINE,
+)
+_SIGNED = re.compile(
+    r"^-----BEGIN PGP SIGNED MESSAGE-----\n(?:\S.*\n)*|^-----BEGIN PGP SIGNATURE-----\n(?s:.*)|^-- \n(?:.*\n){,15}.*\Z",
+    re.MULTILINE,
+)
+"""What a program, or the one who writes, puts around what is said."""
 
 
 def _mails(path: Path) -> Records:
@@ -215,7 +275,7 @@ def _mails(path: Path) -> Records:
             text = body.get_payload(decode=True).decode("utf-8", "replace")
         if body and body.get_content_subtype() == "html":
             text = _of_html(str(text))
-        text = str(text).replace("\r\n", "\n").strip()
+        text = _SIGNED.sub("", str(text).replace("\r\n", "\n")).strip()
         author, own = str(message["from"] or ""), _ids(message["message-id"]) or [f"{number}"]
         before = [*_ids(message["references"]), *_ids(message["in-reply-to"])]
         place = next((thread_of[each] for each in before if each in thread_of), f"{path}, message {number}")

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def screen(documents: Sequence[Document], settings: CorpusConfig) -> Screened:
     kept = list(_without_repeated(documents))
     own = {each.id for each in kept}
     left_out = [LeftOut("of what many pages repeat alone", each) for each in documents if each.id not in own]
-    for rule in (_unfit, _formats, _copies, _near_copies, _beyond):
+    for rule in (_unfit, _formats, _copies, _near_copies, _wholes, _beyond):
         found = list(rule(kept, settings))
         gone = {each.document.id for each in found}
         kept, left_out = [each for each in kept if each.id not in gone], left_out + found
@@ -102,6 +103,30 @@ def _near_copies(documents: Sequence[Document], settings: CorpusConfig) -> Itera
     if settings.duplicates == "near":
         for row, first in near_copies([each.text for each in documents]).items():
             yield LeftOut("near copies", documents[row], documents[first].id)
+
+
+def _wholes(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
+    """A book on one page, beside its chapters: most of its paragraphs stand in documents of half its size."""
+    if settings.duplicates != "near" or not documents:
+        return
+    sizes = [len(each.text) for each in documents]
+    middle = median(sizes)
+    long = [each for each in documents if len(each.text) > 2 * middle]
+    shortest: dict[int, int] = {}
+    for document, size in zip(documents if long else (), sizes, strict=False):
+        for paragraph in _paragraphs(document):
+            shortest[paragraph] = min(size, shortest.get(paragraph, size))
+    for document in long:
+        own = _paragraphs(document)
+        said = sum(length for each, length in own.items() if 2 * shortest[each] <= len(document.text))
+        if said and said >= _SAME_PAGE * sum(own.values()):
+            yield LeftOut("made of other documents", document)
+
+
+def _paragraphs(document: Document) -> dict[int, int]:
+    """Hash -> length in letters, of words alone."""
+    found = ("".join(re.findall(r"\w+", each)).casefold() for each in document.text.split("\n\n"))
+    return {hash(words): len(words) for words in found}
 
 
 def _beyond(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:

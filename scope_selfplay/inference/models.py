@@ -25,7 +25,7 @@ import click
 from scope_selfplay.base.errors import CheckpointError, ConfigError, OutsideError, UserError, did_you_mean
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import shown_progress
-from scope_selfplay.store.files import disk_faults
+from scope_selfplay.store.files import cache_folder, disk_faults
 from scope_selfplay.store.folder import RECEIPT, is_whole, publish_model
 
 
@@ -154,8 +154,7 @@ MODELS = {
 
 def models_folder() -> Path:
     """SCOPE_MODELS, or scope/models in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SCOPE_MODELS") or Path(cache) / "scope" / "models")
+    return Path(os.environ.get("SCOPE_MODELS") or cache_folder() / "models")
 
 
 def fetched_model(name: str) -> Path | None:

@@ -39,6 +39,11 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 _FIRST_ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),')
 
 
+def cache_folder() -> Path:
+    """Of this user: what may be deleted at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scope"
+
+
 def write_atomic(path: Path, content: bytes | str, *, exclusive: bool = False) -> None:
     """Write to a temporary name, fsync, rename. Raises StorageError when the disk is full or not writable.
 

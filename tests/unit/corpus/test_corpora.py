@@ -121,19 +121,37 @@ def mixed(folder: Path) -> Path:
 
 def test_a_thread_of_a_mailing_list_is_one_document_without_what_its_answers_quote(tmp_path: Path) -> None:
     said = [
-        ("Ana", "", "It crashes:\n\n>>> load()"),
+        (
+            "Ana",
+            "",
+            "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\nIt crashes:\n\n>>> load()\n"
+            "-----BEGIN PGP SIGNATURE-----\n\niQIz\n=abcd\n-----END PGP SIGNATURE-----",
+        ),
         ("Bo", "In-Reply-To: <9>; from Ana on Thu\n", "> Of another list\n\nYes."),
         (
             "Cy",
             "In-Reply-To: <0>; from Ana on Thu\n",
             "On Thu, Ana <a@b>\nwrote:\n\n> It crashes:\n> >>> load()\n\nUpdate.\n\n>>> fixed()",
         ),
+        (
+            "Di",
+            "References: <0>\n",
+            "Am 3. Mai schrieb Ana:\n> It crashes:\n\nHier nicht.\n\n-- \nDi, Tel. 7\n\n-----\nTo leave: majordomo@b",
+        ),
+        (
+            "Ed",
+            "References: <0>\n",
+            "Nor here.\n\n-----Original Message-----\nFrom: Ana\nSubject: About 0\n\nIt crashes:",
+        ),
         ('"Ana B."', "References: <0>\n <2>\n", ">> It crashes:\n> Update.\nIt ran.\n>From here on, too."),
     ]
     head = "From a\nFrom: {} <a@b>\nSubject: About {}\nMessage-ID: <{}>\n{}\n{}\n\n"
     box = "".join(head.format(who, row, row, reply, text) for row, (who, reply, text) in enumerate(said))
     folder_of(tmp_path, {"list.mbox": box})
-    answers = "Cy:\n\nUpdate.\n\n>>> fixed()\n\nAna B.:\n\nIt ran.\n>From here on, too."
+    answers = (
+        "Cy:\n\nUpdate.\n\n>>> fixed()\n\nDi:\n\nHier nicht.\n\nEd:\n\nNor here.\n\n"
+        "Ana B.:\n\nIt ran.\n>From here on, too."
+    )
     assert [(each.id, each.title, each.text) for each in read_documents(tmp_path)] == [
         ("list.mbox#0", "About 0", f"It crashes:\n\n>>> load()\n\n{answers}"),
         ("list.mbox#1", "About 1", "> Of another list\n\nYes."),
@@ -166,6 +184,22 @@ def test_of_a_page_in_several_formats_one_is_kept(tmp_path: Path) -> None:
     ]
     assert [(each.reason, each.kept) for each in found.left_out] == [("in other formats, too", "guide/a.md")]
     assert screen(documents, CorpusConfig(duplicates="keep")).kept == documents
+
+
+def test_a_book_on_one_page_is_left_out_beside_its_chapters(tmp_path: Path) -> None:
+    chapters = [
+        "\n\n".join(f"Gate {n} of dam {part} holds {n * part + 7} tons." for n in range(9))
+        for part in range(4)
+    ]
+    book = "\n\n".join(f"## Part {part}\n\n{text}" for part, text in enumerate(chapters))
+    other = "\n\n".join(f"Mill {n} of the other valley ground {n} tons." for n in range(40))
+    pages = {f"ch{part}.md": f"# Part {part}\n\n{text}" for part, text in enumerate(chapters)}
+    read = read_documents(folder_of(tmp_path, {**pages, "print.md": f"# Book\n\n{book}", "mills.md": other}))
+    near = screen(read, CorpusConfig(duplicates="near"))
+    assert [(each.reason, each.document.id) for each in near.left_out] == [
+        ("made of other documents", "print.md")
+    ]
+    assert screen(read, CorpusConfig()).kept == read
 
 
 def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cost_no_mail(
@@ -300,6 +334,44 @@ def test_a_page_of_sphinx_is_read_once_without_the_signs_of_anchors_and_its_code
     assert skipped == {tmp_path / "_sources/dam.rst.txt": "are what Sphinx made its pages of"}
     assert "\n## Way\n\nIn `sh` it is\n```\nopen -B\n-m\n```\n" in found.text
     assert "\n```\n# by hand\nopen -A\n```" in found.text
+
+
+def test_a_page_of_docbook_keeps_its_headings_and_a_short_page_has_no_menu(tmp_path: Path) -> None:
+    pytest.importorskip("trafilatura")
+    line = "<p>{}{}由橡木制成，可以在一天之内把河水抬高两尺，然后再慢慢放下。</p>"
+    box = "<div class='titlepage'><div><div><h2 class='title'><a id='w'/>{}</h2></div></div></div>"
+    parts = (
+        f"<div class='section'>{box.format(name)}{''.join(line.format(name, n) for n in range(9))}</div>"
+        for name in ("4.1. 水坝", "4.2. 水门")
+    )
+    folder_of(
+        tmp_path,
+        {
+            "ch04.html": f"<html><body><div class='chapter'>{''.join(parts)}</div></body></html>",
+            "short.html": "<nav><a href=/>Home</a></nav><h1>Dam</h1><p>It stands.</p><footer>By us</footer>",
+        },
+    )
+    found = {each.id: each for each in read_documents(tmp_path, CorpusReader.MARKDOWN_SECTIONS)}
+    assert [each.title for each in found.values()] == ["4.1. 水坝", "4.1. 水坝 > 4.2. 水门", "Dam"]
+    assert found["short.html"].text == "It stands."
+
+
+def test_what_was_converted_once_is_not_converted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trafilatura")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = folder_of(tmp_path / "docs", {"a.html": "<title>Dam</title><p>It stands.</p>"})
+    first = read_documents(folder)
+    with monkeypatch.context() as without:
+        without.setattr("trafilatura.load_html", None)
+        (folder / "b.html").write_bytes((folder / "a.html").read_bytes())
+        assert [(each.title, each.text) for each in read_documents(folder)] == [("Dam", "It stands.")] * 2
+    (kept,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    kept.write_bytes(kept.read_bytes()[:-9])
+    (folder / "b.html").write_text("<title>Dam</title><p>It fell.</p>")
+    again = read_documents(folder)
+    assert again[0] == first[0] and again[1].text == "It fell."
 
 
 def document(id: str, text: str, **metadata: str) -> Document:
