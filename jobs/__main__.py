@@ -32,6 +32,7 @@ import click
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.base.terminal import (
+    PATH,
     Progress,
     end_on_sigterm,
     quiet_libraries,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from scope_selfplay.config.run import RunConfig
 
 Input = TypeVar("Input", str, Path)
-_PATH = click.Path(path_type=Path)
 _BROUGHT = (
     "the other Jobs of prepare bring what cluster.prepare names, anything else is to be copied there; this goes on by "
     "itself"
@@ -54,42 +54,33 @@ _say = partial(click.echo, err=True)
 
 # Where the manifests mount things; every option can name another place.
 _RUN = with_options(
-    click.option(
-        "--config", type=_PATH, default="/etc/scope/run/run.yaml", show_default=True, help="The run's config."
-    ),
-    click.option(
-        "--root", type=_PATH, default="/data/runs", show_default=True, help="Runs lie in ROOT/NAME."
-    ),
-    click.option(
-        "--prompts", type=_PATH, default="/etc/scope/prompts", show_default=True, help="Mounted prompt packs."
-    ),
+    click.option("--config", type=PATH, default="/etc/scope/run/run.yaml", help="The run's config."),
+    click.option("--root", type=PATH, default="/data/runs", help="Runs lie in ROOT/NAME."),
+    click.option("--prompts", type=PATH, default="/etc/scope/prompts", help="Mounted prompt packs."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
 )
 _STAGE = with_options(
     _RUN,
     click.option("--iteration", type=click.IntRange(min=0), required=True),
-    click.option("--attempt", type=click.IntRange(min=1), default=1, show_default=True),
+    click.option("--attempt", type=click.IntRange(min=1), default=1),
 )
 _PROCESSES = click.option(
     "--processes",
     type=click.IntRange(min=1),
     default=1,
     envvar="SCOPE_PROCESSES",
-    show_default=True,
     show_envvar=True,
     help="Processes on this node, one for each GPU.",
 )
 
 _STORED = with_options(
     click.option("--store", required=True, metavar="URL", help="The object store of the run."),
-    click.option("--volume", type=_PATH, default="/data", show_default=True, help="This pod's own disk."),
+    click.option("--volume", type=PATH, default="/data", help="This pod's own disk."),
 )
-_PATIENCE = click.option(
-    "--patience", type=float, default=600.0, show_default=True, help="Seconds for what is fetched."
-)
+_PATIENCE = click.option("--patience", type=float, default=600.0, help="Seconds for what is fetched.")
 
 
-@click.group()
+@click.group(context_settings={"show_default": True})
 @click.pass_context
 def jobs(context: click.Context) -> None:
     """The Jobs of a run on Kubernetes."""
@@ -205,8 +196,8 @@ def _with_own_cache(config: "RunConfig", owner: str) -> "RunConfig":
 
 
 @jobs.command()
-@click.option("--folder", type=_PATH, default="/data", show_default=True)
-@click.option("--message", type=_PATH, default="/dev/termination-log", show_default=True)
+@click.option("--folder", type=PATH, default="/data")
+@click.option("--message", type=PATH, default="/dev/termination-log")
 def probe_volume(folder: Path, message: Path) -> None:
     """Say in one line what the volume can do of what a run needs; 64 where no run can work on it.
 
@@ -275,9 +266,9 @@ def keep_unit(
 
 @jobs.command()
 @click.option("--model", required=True, help="Repository of the model, such as Qwen/Qwen3-8B.")
-@click.option("--revision", default="main", show_default=True, help="Commit, so that it stays what it is.")
-@click.option("--folder", type=_PATH, required=True, help="Where it goes on the volume.")
-@click.option("--token-file", type=_PATH, default="/etc/scope/hub/token", show_default=True)
+@click.option("--revision", default="main", help="Commit, so that it stays what it is.")
+@click.option("--folder", type=PATH, required=True, help="Where it goes on the volume.")
+@click.option("--token-file", type=PATH, default="/etc/scope/hub/token")
 def fetch_model(model: str, revision: str, folder: Path, token_file: Path) -> None:
     """Bring one model from the hub to the volume: safetensors and tokenizer only, whole or not at all, with
     checksums."""
@@ -324,8 +315,8 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
 
 
 @jobs.command()
-@click.option("--index", type=_PATH, required=True, help="Folder of the index.")
-@click.option("--source", type=_PATH, required=True, help="Corpus.")
+@click.option("--index", type=PATH, required=True, help="Folder of the index.")
+@click.option("--source", type=PATH, required=True, help="Corpus.")
 @_PATIENCE
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def build_index(index: Path, source: Path, patience: float, options: tuple[str, ...]) -> None:
@@ -351,24 +342,21 @@ def _wait_for(inputs: Iterable[Input], patience: float, is_there: Callable[[Inpu
 
 @jobs.command()
 @_PROCESSES
-@click.option("--out", type=_PATH, required=True, help="Folder of the trained model.")
-@click.option("--trajectories", type=_PATH, multiple=True, required=True, help="JSON lines with `messages`.")
-@click.option("--start", type=_PATH, required=True, help="Model that learns from them.")
+@click.option("--out", type=PATH, required=True, help="Folder of the trained model.")
+@click.option("--trajectories", type=PATH, multiple=True, required=True, help="JSON lines with `messages`.")
+@click.option("--start", type=PATH, required=True, help="Model that learns from them.")
 @click.option(
     "--dialect",
     "family",
     type=click.Choice(["qwen2.5", "qwen3", "olmo3"]),
     default="qwen3",
-    show_default=True,
     help="The run's model.dialect, in which the calls of trajectories must read as searches.",
 )
-@click.option(
-    "--max-length", type=click.IntRange(64), default=32_768, show_default=True, help="Tokens of a row."
-)
-@click.option("--epochs", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-5, show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--micro-batch", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--max-length", type=click.IntRange(64), default=32_768, help="Tokens of a row.")
+@click.option("--epochs", type=click.FloatRange(0, min_open=True), default=1.0)
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-5)
+@click.option("--batch", type=click.IntRange(1), default=32)
+@click.option("--micro-batch", type=click.IntRange(1), default=4)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the order of trajectories.")
 def warm_start(
     processes: int,

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode
 from scope_selfplay.base.machine import free_port
+from scope_selfplay.base.terminal import received_signals
 from scope_selfplay.config.cluster import GRACE, OFFLOADED, Sharding
 
 _Say = Callable[[str], None]
@@ -161,7 +162,7 @@ def run_ranks(
     running: list[_Rank] = []
     ended: list[RankEnding] = []
     end, failed, forwarded = float("inf"), False, False
-    with _received_signals() as received, ExitStack() as to_kill:
+    with received_signals(_SIGNALS.values()) as received, ExitStack() as to_kill:
         for variables in environments:
             running.append(_Rank(command, variables, say))
             to_kill.callback(running[-1].kill)
@@ -240,15 +241,3 @@ class _Rank:
             # A disk that is full holds up no rank that writes.
             with suppress(OSError):
                 self._say(f"{self._mark}{line.rstrip()}")
-
-
-@contextmanager
-def _received_signals() -> Iterator[list[int]]:
-    """While entered, SIGTERM and SIGINT are kept for the ranks, in order, instead of ending this process."""
-    received: list[int] = []
-    before = {each: signal.signal(each, lambda got, _: received.append(got)) for each in _SIGNALS.values()}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

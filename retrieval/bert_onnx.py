@@ -59,12 +59,7 @@ def write_bert(model: Path, folder: Path) -> None:
 
 
 def _config(model: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((model / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{model}: config.json cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{model}: config.json holds a {type(config).__name__}, expected an object")
+    config: dict[str, Any] = _read(model / "config.json", {})
     settings = {"model_type": None, "hidden_act": "gelu", "position_embedding_type": "absolute"}
     found = [config.get(name, default) for name, default in settings.items()]
     if found != ["bert", "gelu", "absolute"]:

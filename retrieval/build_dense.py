@@ -8,7 +8,7 @@ published their vectors.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from retrieval.encoder import (
     prepare_encoder,
 )
 from retrieval.folder import IndexManifest, Passages, RecallReport, map_array, split_contents
-from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
+from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory
 from scope_selfplay.base.errors import (
     CheckpointError,
     ConfigError,
@@ -88,8 +88,8 @@ class DenseBuild:
 
     @property
     def vector_type(self) -> Any:
-        """In which vectors are kept."""
-        return np.dtype(np.float32 if vector_bytes(self.profile) == 4 else np.float16)
+        """In which vectors are kept: exact for flat, half precision for others."""
+        return np.dtype(np.float32 if self.profile is ProfileName.FLAT else np.float16)
 
 
 def build_dense(
@@ -230,7 +230,8 @@ def _index(
         index = dense.ExhaustiveSearch(map_array(plan.folder / dense.FLAT, axes=2))
     texts = gate_texts(passages, plan)
     progress.begin("recall gate", None)
-    queries = in_batches(encoder.queries, texts)
+    batches = (texts[first : first + BATCH] for first in range(0, len(texts), BATCH))
+    queries = np.concatenate([encoder.queries(batch) for batch in batches])
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
     progress.end()
     if isinstance(index, dense.IvfIndex):
@@ -303,10 +304,6 @@ def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
         first = int(draw.integers(0, max(1, len(words) - QUERY_WORDS)))
         texts.append(" ".join(words[first : first + QUERY_WORDS]))
     return texts
-
-
-def in_batches(encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
-    return np.concatenate([encode(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)])
 
 
 class GpuPassages:

@@ -10,12 +10,11 @@ from click.core import ParameterSource
 from retrieval.profiles import ProfileName
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import available_cpus
-from scope_selfplay.base.terminal import shown_progress
+from scope_selfplay.base.terminal import FOLDER, shown_progress
 
 if TYPE_CHECKING:
     from retrieval.build import Recipe
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OF_VECTORS = ("vectors", "device")
 """Parameters that mean nothing for words."""
@@ -24,18 +23,14 @@ OF_VECTORS = ("vectors", "device")
 @click.command()
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("folder", type=FOLDER)
-@click.option(
-    "--profile", type=click.Choice([name.value for name in ProfileName]), default="bm25", show_default=True
-)
-@click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
+@click.option("--profile", type=click.Choice([name.value for name in ProfileName]), default="bm25")
+@click.option("--encoder", default="minilm", help="minilm, or the folder of a model.")
 @click.option(
     "--family",
     type=click.Choice(["e5", "minilm", "plain"]),
     help="Needed where the encoder's name holds none.",
 )
-@click.option(
-    "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
-)
+@click.option("--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx")
 @click.option(
     "--chunk-words", "chunk_tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts."
 )
@@ -47,10 +42,9 @@ OF_VECTORS = ("vectors", "device")
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
-    show_default=True,
     help="cuda: torch encodes the passages, on a GPU; queries are encoded on the CPU all the same.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0)
 @click.pass_context
 def build(
     context: click.Context,
@@ -154,25 +148,21 @@ def check(folder: Path, as_json: bool) -> None:
     (hits,) = open_index(folder, manifest).search([passages.contents(0)[:200]], 3)
     for hit in hits:
         passages.document(hit.row)
-    if as_json:
-        click.echo(manifest.model_dump_json(indent=1))
-    else:
-        click.echo(f"{manifest.identity}: {len(manifest.files)} files intact, a search answers")
+    told = f"{manifest.identity}: {len(manifest.files)} files intact, a search answers"
+    click.echo(manifest.model_dump_json(indent=1) if as_json else told)
 
 
 @click.command("serve-retriever")
 @click.argument("folder", type=FOLDER)
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
-)
-@click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Search processes.")
-@click.option("--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Waiting queries.")
-@click.option("--cache", type=click.IntRange(min=0), default=100_000, show_default=True, help="Kept answers.")
-@click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.")
+@click.option("--workers", type=click.IntRange(min=0), default=1, help="Search processes.")
+@click.option("--queue", type=click.IntRange(min=1), default=4096, help="Waiting queries.")
+@click.option("--cache", type=click.IntRange(min=0), default=100_000, help="Kept answers.")
+@click.option("--deadline", type=float, default=60.0, help="Seconds for one request.")
 @click.option("--token-env", help="Environment variable that holds the bearer token.")
-@click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
-@click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
+@click.option("--drain", type=float, default=0.0, help="Seconds from SIGTERM to closing.")
+@click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto")
 def serve_retriever(
     *, host: str, port: int, deadline: float, drain: float, token_env: str | None, **settings: Any
 ) -> None:

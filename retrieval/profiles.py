@@ -63,11 +63,6 @@ def factory(name: ProfileName, rows: int) -> str:
     return f"{quantizer},{codes[name]}" if name in codes else ""
 
 
-def vector_bytes(name: ProfileName) -> int:
-    """Bytes per dimension of the vectors that a build keeps: exact for flat, half precision for others."""
-    return 4 if name is ProfileName.FLAT else 2
-
-
 def index_bytes(name: ProfileName, rows: int, dimensions: int) -> int:
     """What an index takes on the disk beside its passages."""
     if name is ProfileName.BM25:

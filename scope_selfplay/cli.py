@@ -15,6 +15,7 @@ import click
 
 from scope_selfplay import DEFAULT_CONFIG, __version__
 from scope_selfplay.base.terminal import (
+    PATH,
     end_on_sigterm,
     quiet_libraries,
     run_command,
@@ -78,9 +79,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted((own | lazy).items()))
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyGroup, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="scope")
 def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""
@@ -106,16 +108,14 @@ def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> C
         command(settings=settings, **others)
 
     return with_options(
-        click.option(
-            "--config", type=click.Path(path_type=Path), default=None, help="YAML file of settings."
-        ),
-        click.option("--name", default=None, help="Run id; results lie in ROOT/NAME."),
-        click.option("--seed", type=int, default=None, help="Seed of every random draw."),
+        click.option("--config", type=PATH, help="YAML file of settings."),
+        click.option("--name", help="Run id; results lie in ROOT/NAME."),
+        click.option("--seed", type=int, help="Seed of every random draw."),
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
     )(with_settings)
 
 
-runs_root = click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+runs_root = click.option("--root", type=PATH, default=Path("runs"))
 
 
 _HOW = with_options(
@@ -226,10 +226,7 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     pack = check_inputs(settings, root)
     check_policy(policy_path(settings.model.path), settings)
     checks = examine(settings, pack, run_documents(settings, pack), root)
-    if as_json:
-        click.echo(json.dumps([vars(check) for check in checks], indent=1))
-    else:
-        show_findings(checks)
+    show_findings(checks, as_json=as_json)
     raise_for_stops(checks, are_shown=True)
 
 
@@ -266,7 +263,7 @@ def stop(run: str, root: Path, namespace: str | None) -> None:
 @click.argument("part", default="")
 @runs_root
 @_NAMESPACE
-@click.option("--lines", type=click.IntRange(min=1), default=40, show_default=True, help="Of each log.")
+@click.option("--lines", type=click.IntRange(min=1), default=40, help="Of each log.")
 def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> None:
     """Print the ends of the logs of RUN, newest last; PART is in their names, such as judge or train-solver."""
     from scope_selfplay.driver.follow import follow

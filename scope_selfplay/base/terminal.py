@@ -3,6 +3,7 @@
 Exit codes are those of `errors.ExitCode`; a job and `scope` end alike.
 """
 
+import json
 import math
 import os
 import select
@@ -28,6 +29,8 @@ import click
 from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, machine_fault
 from scope_selfplay.base.text import one_line, printable
 
+PATH, FOLDER = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
+"""What an option or argument may be."""
 _BARS, _BARS_IN_ASCII = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""
@@ -321,9 +324,11 @@ class Table:
 _MARKS = {State.OK: ("ok", "green"), State.WARNING: ("look", "yellow"), State.STOP: ("STOP", "red")}
 
 
-def show_findings(findings: Iterable[Finding]) -> None:
-    """A line each on stdout, and below what is not ok what to change."""
-    for each in findings:
+def show_findings(findings: Sequence[Finding], *, as_json: bool = False) -> None:
+    """A line each on stdout, and below what is not ok what to change; or all as one JSON list."""
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in findings], indent=1))
+    for each in () if as_json else findings:
         word, colour = _MARKS[each.state]
         click.echo(f"{click.style(f'{word:4}', fg=colour)} {printable(each.where)}: {printable(each.what)}")
         if each.advice and each.state is not State.OK:
@@ -353,6 +358,25 @@ def end_on_sigterm() -> None:
         sys.exit(ExitCode.TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
+
+
+@contextmanager
+def received_signals(
+    numbers: Iterable[int], came: Callable[[list[int]], object] = lambda received: None
+) -> Iterator[list[int]]:
+    """While entered, these signals are kept, in order, instead of ending this process; `came` is told of each."""
+    received: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        came(received)
+
+    before = {number: signal.signal(number, keep) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class HeldSigterm:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, State
-from scope_selfplay.base.terminal import show_findings, shown_progress
+from scope_selfplay.base.terminal import FOLDER, show_findings, shown_progress
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import planned_objects
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs, secrets_of
@@ -30,12 +30,7 @@ def k8s() -> None:
 @k8s.command()
 @click.argument("config", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--preset", help="One of the papers' runs that ship, instead of CONFIG.")
-@click.option(
-    "--to",
-    "top",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="This folder without it, or CONFIG's.",
-)
+@click.option("--to", "top", type=FOLDER, help="This folder without it, or CONFIG's.")
 @click.option(
     "--component",
     "components",
@@ -155,25 +150,13 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
 
 @k8s.command()
 @click.argument("run")
-@click.option(
-    "--to",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder in which the run's folder lies.",
-)
+@click.option("--to", type=FOLDER, default=Path("runs"), help="Folder in which the run's folder lies.")
 @click.option(
     "--checkpoints", is_flag=True, help="The weights, too: 16 GB a checkpoint of 8 billion parameters."
 )
 @click.option("--force", is_flag=True, help="Replace files that did not come from the volume.")
 @click.option("--folder", type=_FOLDER, help="The run's folder, where its controller's Job is deleted.")
-@click.option(
-    "--patience",
-    type=float,
-    default=300,
-    show_default=True,
-    help="Seconds to wait for a pod that reads the volume.",
-)
+@click.option("--patience", type=float, default=300, help="Seconds to wait for a pod that reads the volume.")
 @_NAMESPACE
 @_JSON
 def fetch(
@@ -196,10 +179,7 @@ def fetch(
 
     with shown_progress() as progress, reader(Kubectl(namespace), run, folder, patience) as pod:
         done = fetch_files(pod, run, to, progress, checkpoints=checkpoints, force=force)
-    if as_json:
-        click.echo(json.dumps(vars(done), indent=1))
-    else:
-        click.echo(done.folder)
+    click.echo(json.dumps(vars(done), indent=1) if as_json else done.folder)
 
 
 @k8s.command()
@@ -217,10 +197,7 @@ def doctor(file: Path | None, namespace: str | None, as_json: bool) -> None:
 
     cluster = Kubectl(namespace)
     findings = examine(cluster)
-    if as_json:
-        click.echo(json.dumps([vars(finding) for finding in findings], indent=1))
-    else:
-        show_findings(findings)
+    show_findings(findings, as_json=as_json)
     stops = [finding for finding in findings if finding.state is State.STOP]
     if file is not None and not any(each.is_outside for each in stops):
         if file.exists():

@@ -11,10 +11,11 @@ import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.store.files import FOLDER_FAULTS
+from scope_selfplay.store.files import sync_folder
 
 _FATAL = "no run can work on it"
 _ACCESS = "give the group of the pods write access (fsGroup, or the export's own user mapping), or take another volume"
@@ -95,18 +96,6 @@ def _lock(folder: Path) -> None:
             raise OSError(errno.EIO, "two held the same lock")
 
 
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Others are faults of the disk, which writing has met already.
-        if error.errno in FOLDER_FAULTS:
-            raise
-    finally:
-        os.close(handle)
-
-
 def _own(folder: Path) -> None:
     """Other pods have the same user or at least the group: both must be what this process has."""
     (folder / "owned").touch()
@@ -123,6 +112,6 @@ _PROBES: dict[str, tuple[Callable[[Path], None], str]] = {
     "create a file once": (_create_once, f"two pods may finish one stage; {_TWICE}"),
     "link": (_link, "manifests are published without, forks copy"),
     "lock": (_lock, f"two pods may write one stage; {_TWICE}, and end stuck pods by hand"),
-    "flush a folder": (_flush_folder, "a power cut may take the names of the newest files"),
+    "flush a folder": (partial(sync_folder, borne=()), "a power cut may take the names of the newest files"),
     "give files to this user": (_own, f"other pods may not change them; {_ACCESS}"),
 }

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, OutsideError, UserError
+from scope_selfplay.base.terminal import received_signals
 from scope_selfplay.cluster.pods import (
     COMPONENT,
     EVERY_RUN,
@@ -50,7 +51,7 @@ from scope_selfplay.driver.api import (
 from scope_selfplay.driver.keeper import rotate
 from scope_selfplay.driver.loop import Clock, Controller, Hand, drive
 from scope_selfplay.driver.metrics import serve_run_metrics
-from scope_selfplay.driver.observed import ObservedCluster, observe, other_controllers, owner_of
+from scope_selfplay.driver.observed import ObservedCluster, annotation, observe, other_controllers, owner_of
 from scope_selfplay.driver.parts import (
     Action,
     Adopt,
@@ -101,7 +102,7 @@ def control(
 
     stop, wake = threading.Event(), threading.Event()
 
-    def end(number: int, frame: object) -> None:
+    def end(received: list[int]) -> None:
         stop.set()
         wake.set()
 
@@ -110,7 +111,6 @@ def control(
         wake.wait(RESYNC - SHORTEST)
         wake.clear()
 
-    before = signal.signal(signal.SIGTERM, end)
     config, folder = read_inputs().config, RunFolder(root / read_inputs().config.name)
     # A container that is started again in the same pod leads on at once.
     identity = os.environ.get("HOSTNAME") or socket.gethostname()
@@ -128,11 +128,11 @@ def control(
     cluster = ClusterClient(connect(namespace), rng=Random(), sleep=stop.wait)
     kept = (cluster, folder, lambda: hand.leadership.holds, stop.wait)
     threading.Thread(target=keep_logs, args=kept, daemon=True).start()
-    try:
-        return drive(controller, pause, stop.is_set, say)
-    finally:
-        stop.set()
-        signal.signal(signal.SIGTERM, before)
+    with received_signals((signal.SIGTERM,), end):
+        try:
+            return drive(controller, pause, stop.is_set, say)
+        finally:
+            stop.set()
 
 
 def watch_jobs(
@@ -283,10 +283,9 @@ class KubernetesHand(Hand):
             match action:
                 case Create(body):
                     found, is_new = self.cluster.create(ObjectKind.JOB, body)
-                    spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
-                    expected = (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH])
+                    expected = (context.owner.uid, annotation(body, SPEC_HASH))
                     # One of this name is adopted where it is ours and computes the same.
-                    if not is_new and (owner_of(found), spec) != expected:
+                    if not is_new and (owner_of(found), annotation(found, SPEC_HASH)) != expected:
                         why = f"Job {body['metadata']['name']} exists and was not made by this run; delete it"
                         raise QuotaError(why)
                 case Apply(kind, body):
@@ -409,7 +408,7 @@ class Leadership:
             found, is_new = self.cluster.create(ObjectKind.LEASE, lease(self.config, self._spec(1), None))
             if is_new or _holder(found) == self.identity:
                 return self._lead(found, now)
-        holder, successor = _holder(found), _successor(found)
+        holder, successor = _holder(found), annotation(found, SUCCESSOR)
         is_promised = successor not in ("", self.identity)
         if holder == self.identity and is_promised:
             self._write(found, {**found["spec"], "holderIdentity": ""}, successor)
@@ -477,7 +476,3 @@ class Leadership:
 
 def _holder(body: Body) -> str:
     return str((body.get("spec") or {}).get("holderIdentity") or "")
-
-
-def _successor(body: Body) -> str:
-    return str((body["metadata"].get("annotations") or {}).get(SUCCESSOR) or "")

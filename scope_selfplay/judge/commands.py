@@ -33,8 +33,8 @@ from scope_selfplay.prompts.roles import PromptRole
     is_flag=True,
     help="Give random verdicts instead, in the form that each prompt asks for: any domain.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8001, show_default=True)
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", default=8001)
 @click.option("--api-key-env", help="Environment variable that holds the key that clients must send.")
 def serve_judge(*, rehearsal: bool, host: str, port: int, api_key_env: str | None) -> None:
     """Serve the embedded lexical judge over the wire of an OpenAI-compatible endpoint.
@@ -79,15 +79,13 @@ _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 @judge.command("try")
 @click.argument("role", type=click.Choice([*map(str, ROLE_OF_PROMPT)]), metavar="ROLE")
 @click.option("--task", required=True, help="The task.", **_TEXT)
-@click.option("--task-type", default="long_form_qa", show_default=True)
+@click.option("--task-type", default="long_form_qa")
 @click.option("--document", multiple=True, help="A source document; several for `rubric`.", **_TEXT)
 @click.option("--answer", multiple=True, help="An answer; two or more to compare.", **_TEXT)
 @click.option("--criterion", help="The one criterion.", **_TEXT)
 @click.option("--reference", help="A reference answer.", **_TEXT)
-@click.option("--winners", default=1, show_default=True, help="How many `select` chooses.")
-@click.option(
-    "--domain", default="wikipedia", show_default=True, help="Prompt pack: a folder or a shipped name."
-)
+@click.option("--winners", default=1, help="How many `select` chooses.")
+@click.option("--domain", default="wikipedia", help="Prompt pack: a folder or a shipped name.")
 @click.option(
     "--config", type=click.Path(exists=True, path_type=Path), help="Run config whose judge is asked."
 )
@@ -95,7 +93,7 @@ _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting of the config."
 )
 @click.option("--base-url", help="Endpoint to ask; short for judge.endpoint.base_url.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0)
 @click.option("--dry", is_flag=True, help="Show the prompt and ask nobody.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def try_judge(role: str, **options: Any) -> None:

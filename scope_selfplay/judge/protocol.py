@@ -196,9 +196,7 @@ class GradeQuestion(YesOrNo):
     _: KW_ONLY
     key: Key = ()
 
-    @property
-    def role(self) -> PromptRole:
-        return PromptRole.GRADE
+    role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
         return self.said(False, _OPENER, attempts=0) if is_opener(self.answer) else None
@@ -210,9 +208,7 @@ class GuardQuestion(YesOrNo):
 
     answer: str
 
-    @property
-    def role(self) -> PromptRole:
-        return PromptRole.GUARD
+    role = PromptRole.GUARD
 
 
 @dataclass(frozen=True)
@@ -277,9 +273,7 @@ class SelectQuestion(Question[list[int]]):
     candidates: Sequence[Rollout]
     winners: int
 
-    @property
-    def role(self) -> PromptRole:
-        return PromptRole.SELECT
+    role = PromptRole.SELECT
 
     def record(self, reply: Reply[list[int]]) -> Selection:
         ids = tuple(candidate.id for candidate in self.candidates)

@@ -179,7 +179,7 @@ class JudgePrompts:
             form = form._replace(choices={"A": Outcome(question.most, 0.0), "B": Outcome(0.0, question.most)})
         if form.read is not None and (self._config.verdict == "written" or not form.request):
             return JudgePrompt(prompt, form.read, stop=(form.stop,) if form.stop else ())
-        reader = partial(_one_of, form.choices) if form.choices else form.read
+        reader = (lambda said: form.choices.get(said.strip())) if form.choices else form.read
         assert reader is not None
         return JudgePrompt(
             f"{prompt.rstrip()}\n\n{form.request}".rstrip(), reader, tuple(form.choices), form.pattern
@@ -276,10 +276,6 @@ class JudgePrompts:
 
     def _reference(self, task: Task) -> str | None:
         return None if task.reference is None else self._fencer.fence("reference", task.reference)
-
-
-def _one_of(choices: Mapping[str, T], completion: str) -> T | None:
-    return choices.get(completion.strip())
 
 
 def _read_rubric(question: RubricQuestion, completion: str) -> Rubric | None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import CheckpointError, Finding, UserError
-from scope_selfplay.base.terminal import Table
+from scope_selfplay.base.terminal import PATH, Table
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.plan.load import ResourcePlan, make_plan
 from scope_selfplay.plan.memory import Parts, PodMemory
@@ -29,10 +29,10 @@ PAPER = ("model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[ent
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), default=None, help="YAML file of settings.")
+@click.option("--config", type=PATH, help="YAML file of settings.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--paper", is_flag=True, help="The paper's settings (SCOPE, Table 9) for 8 billion parameters.")
-@click.option("--parameters", type=float, default=None, help="Parameters of the model, such as 8.2e9.")
+@click.option("--parameters", type=float, help="Parameters of the model, such as 8.2e9.")
 @click.option("--assume", "assumed", multiple=True, metavar="NAME=NUMBER", help="Change one assumption.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(

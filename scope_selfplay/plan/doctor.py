@@ -4,7 +4,6 @@
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -49,7 +48,7 @@ def doctor(as_json: bool) -> None:
     parts = examine()
     capabilities = verdicts(parts)
     if as_json:
-        click.echo(json.dumps([vars(finding) for finding in (*parts, *capabilities)], indent=1))
+        show_findings([*parts, *capabilities], as_json=True)
         return
     show_findings(parts)
     click.echo("\nWhat this machine can do")

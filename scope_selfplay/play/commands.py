@@ -21,9 +21,7 @@ SAMPLE = 600
 
 @judge.command("audit")
 @click.argument("run")
-@click.option(
-    "--sample", default=SAMPLE, show_default=True, type=click.IntRange(min=1), help="Most calls to make."
-)
+@click.option("--sample", default=SAMPLE, type=click.IntRange(min=1), help="Most calls to make.")
 @click.option(
     "--set",
     "overrides",
@@ -118,12 +116,8 @@ def _exams(
 @click.option("--base-url", help="Endpoint of the judge; short for judge.endpoint.base_url.")
 @click.option("--pack", "packs", multiple=True, help="Prompt pack that asks; several are compared.")
 @click.option("--documents", type=click.Path(exists=True, path_type=Path), help="What cases are made from.")
-@click.option(
-    "--judgements", default=200, show_default=True, type=click.IntRange(min=40), help="Most to ask."
-)
-@click.option(
-    "--out", type=_PATH, default="judge-exam", show_default=True, help="Keeps what was asked, to go on."
-)
+@click.option("--judgements", default=200, type=click.IntRange(min=40), help="Most to ask.")
+@click.option("--out", type=_PATH, default="judge-exam", help="Keeps what was asked, to go on.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
@@ -183,9 +177,7 @@ def play() -> None:
     "--person", default=user_name, show_default="your user name", help="Who it is; kept with verdicts."
 )
 @click.option("--task", metavar="ID", help="All questions of one task; without it a random sample.")
-@click.option(
-    "--n", "count", type=click.IntRange(1), default=20, show_default=True, help="Questions of the session."
-)
+@click.option("--n", "count", type=click.IntRange(1), default=20, help="Questions of the session.")
 def play_judge(run: str, checkpoints: tuple[str, ...], task: str | None, count: int, person: str) -> None:
     """Answer what the judge was asked, without seeing what it said. With two checkpoints (S_0 S_1) compare their
     answers to held-out tasks, blind and shuffled. The agreement is in `scope report RUN`.

@@ -10,6 +10,7 @@ import click
 
 from scope_selfplay.base.errors import ExitCode, PromptError, did_you_mean
 from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.terminal import PATH
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
     OWN_PACKS,
@@ -45,7 +46,7 @@ def check(domain: str | None, as_json: bool) -> None:
     problems = [problem for folder in folders for problem in check_pack(folder)]
     if as_json:
         click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
-    for problem in problems if not as_json else ():
+    for problem in () if as_json else problems:
         click.echo(str(problem))
     if problems:
         sys.exit(ExitCode.USER)
@@ -96,8 +97,8 @@ def diff(before: str, after: str) -> None:
 @prompts.command("new")
 @click.argument("domain")
 @click.argument("roles", nargs=-1)
-@click.option("--extends", default="wikipedia", show_default=True, help="Pack to begin from.")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path("prompts"), show_default=True)
+@click.option("--extends", default="wikipedia", help="Pack to begin from.")
+@click.option("--folder", type=PATH, default=Path("prompts"))
 def new(domain: str, roles: tuple[str, ...], extends: str, folder: Path) -> None:
     """Begin a pack of your own. With ROLES take copies of these inherited prompts into it, to change them there: into
     a pack that you have begun before, too.

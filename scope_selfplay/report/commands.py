@@ -33,9 +33,7 @@ def tasks() -> None:
 @tasks.command("ls")
 @click.argument("run")
 @click.option("--iteration", type=click.IntRange(0), help="0 are the held-out tasks.")
-@click.option(
-    "--stage", type=click.Choice(["tasks", "challenger", "all"]), default="tasks", show_default=True
-)
+@click.option("--stage", type=click.Choice(["tasks", "challenger", "all"]), default="tasks")
 @click.option("--status", type=_one_of(CandidateStatus))
 @click.option("--reason", type=_one_of(Reason))
 @click.option("--gate", type=_one_of(Gate), help="Refused by this gate, whatever it ended as.")
@@ -45,11 +43,13 @@ def tasks() -> None:
 @click.option("--suspect", type=_one_of(Suspect), help="What of it is suspect of injection.")
 @click.option("--min", "low", type=click.FloatRange(0, 1), help="Least mean score.")
 @click.option("--max", "high", type=click.FloatRange(0, 1), help="Greatest mean score.")
-@click.option("--text", default="", help="Part of the task, its document's id or its own.")
-@click.option("--sort", type=_one_of(Sort), default="order", show_default=True)
+@click.option(
+    "--text", default="", show_default=False, help="Part of the task, its document's id or its own."
+)
+@click.option("--sort", type=_one_of(Sort), default="order")
 @click.option("--desc", "descending", is_flag=True, help="The other way round.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--offset", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=50)
+@click.option("--offset", type=click.IntRange(0), default=0)
 @click.option("--json", "as_json", is_flag=True)
 def ls(run: str, as_json: bool, stage: str, **filters: Any) -> None:
     """List candidates, accepted and rejected; one a line with tabs between cells where it is piped."""
@@ -104,9 +104,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 @click.argument("run")
 @click.argument("before")
 @click.argument("after")
-@click.option(
-    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Changed tasks to print."
-)
+@click.option("--limit", type=click.IntRange(0), default=20, help="Changed tasks to print.")
 @click.option("--json", "as_json", is_flag=True)
 def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
     """Compare two checkpoints (S_0 S_1) on the same held-out tasks, or items where RUN is a folder of `scope eval`."""
@@ -186,13 +184,9 @@ def _reader(run: str) -> Any:
 
 @click.command()
 @click.argument("run")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one."
-)
-@click.option(
-    "--base-path", default="/", show_default=True, help="Path in front of every page, behind an ingress."
-)
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 takes a free one.")
+@click.option("--base-path", default="/", help="Path in front of every page, behind an ingress.")
 @click.option(
     "--allow-host",
     "hosts",

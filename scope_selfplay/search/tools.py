@@ -167,14 +167,9 @@ def _bounded_validator() -> Any:
             else known["additionalProperties"](validator, allowed, instance, schema)
         )
 
-    unchecked = dict.fromkeys(
-        ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems"), _allow
-    )
+    names = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
+    unchecked = dict.fromkeys(names, lambda *_: None)
     return extend(Draft202012Validator, {**unchecked, "$ref": follow, "additionalProperties": additional})
-
-
-def _allow(*_: Any) -> None:
-    return None
 
 
 SEARCH = ToolSpec(

@@ -122,13 +122,14 @@ def place_of(folder: Path, name: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder survive a power cut, where the volume can do that."""
+def sync_folder(folder: Path, borne: Collection[int] = FOLDER_FAULTS) -> None:
+    """Make renames and new names in a folder survive a power cut, where the volume can do that: `borne` are faults
+    that raise nothing."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in FOLDER_FAULTS:
+        if error.errno not in borne:
             raise
     finally:
         os.close(handle)

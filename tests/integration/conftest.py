@@ -1,4 +1,4 @@
-"""Tiny policies for the whole session, and libraries that keep quiet."""
+"""The mark of every test here, tiny policies for the whole session, and libraries that keep quiet."""
 
 import os
 from pathlib import Path
@@ -13,6 +13,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="session")

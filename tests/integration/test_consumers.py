@@ -11,8 +11,6 @@ from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.exported_run import write_exports, write_finished_run
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:

@@ -15,8 +15,6 @@ pytest.importorskip("trl")
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-pytestmark = pytest.mark.integration
-
 QWEN25, QWEN3 = dialect("qwen2.5"), dialect("qwen3")
 THINKING = "<think>\nIt is unknown.\n</think>\n\n"
 QUERIES = [

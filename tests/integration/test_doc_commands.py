@@ -28,8 +28,6 @@ from tests.commands import ran
 from tests.doc_commands import ALL, REPOSITORY, DocCommand, environment
 from tests.exported_run import write_finished_run
 
-pytestmark = pytest.mark.integration
-
 for library in ("trl", "bm25s", "starlette", "math_verify"):
     pytest.importorskip(library, reason="needs the local extra")
 

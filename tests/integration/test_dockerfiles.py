@@ -15,7 +15,6 @@ from tests.commands import ran
 REPOSITORY = Path(__file__).parents[2]
 RETRIEVER = REPOSITORY / "retrieval" / "Dockerfile"
 DOCKERFILES = [*sorted(REPOSITORY.glob("k8s/images/*.Dockerfile")), RETRIEVER]
-pytestmark = pytest.mark.integration
 
 
 def lines_of(file: Path, word: str) -> list[str]:

@@ -13,8 +13,6 @@ from tests.doc_commands import REPOSITORY
 from tests.exported_run import write_finished_run
 from tests.integration.test_doc_commands import serving
 
-pytestmark = pytest.mark.integration
-
 for library in ("torch", "bm25s", "starlette", "pandas"):
     pytest.importorskip(library, reason="needs the local extra")
 

@@ -10,8 +10,6 @@ import pytest
 from tests.commands import ran
 from tests.extras import REPOSITORY, environment_of, requirements_of, site_of
 
-pytestmark = pytest.mark.integration
-
 PACKAGES, MEGABYTES = 35, 500
 """pyarrow, DuckDB, SciPy and NumPy are nine tenths of it."""
 

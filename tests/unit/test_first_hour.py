@@ -174,7 +174,12 @@ def test_what_changed_since_a_run_began_is_said_by_the_command_that_goes_on(tmp_
         )
     ignored = shutil.ignore_patterns("kustomization.yaml")
     shutil.copytree(pack_path("embedded"), tmp_path / "packs" / "mine", ignore=ignored)
-    given = [f"domain={tmp_path}/packs/mine", f"corpus.path={tmp_path}/soups", "challenger.max_prompt=4096"]
+    given = [
+        f"domain={tmp_path}/packs/mine",
+        f"corpus.path={tmp_path}/soups",
+        "challenger.max_prompt=4096",
+        "model.slots=4",
+    ]
     config = load_config(None, [*given, f"model.path={write_model(tmp_path / 'model')}"])
     open_run(config, tmp_path / "runs", Progress())
     (tmp_path / "soups" / "a.md").write_text("# Soup a\n\nIt boils for five minutes.\n")

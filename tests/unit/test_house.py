@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_463,
+    "library lines": 55_476,
     "library files": 231,
-    "test lines": 38_908,
+    "test lines": 38_972,
     "benchmark lines": 5_718,
-    "words by hand": 31_159,
+    "words by hand": 30_742,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,

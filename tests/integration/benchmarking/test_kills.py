@@ -36,8 +36,6 @@ from tests.integration.serving.threads import in_thread
 from tests.kills import die_before_write
 from tests.word_codec import WordCodec
 
-pytestmark = pytest.mark.integration
-
 KILLS = 20
 SETTINGS = (
     "domain=embedded",

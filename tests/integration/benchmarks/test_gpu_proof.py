@@ -14,8 +14,6 @@ from benchmarks.gpu.part import BY_NAME, PARTS
 from benchmarks.gpu.prove import PartLine, Status
 from scope_selfplay.store.files import check_lines, read_records
 
-pytestmark = pytest.mark.integration
-
 PROVE = [sys.executable, "-m", "benchmarks.gpu.prove"]
 
 

@@ -16,7 +16,6 @@ from scope_selfplay.driver.parts import steps_of
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 from tests.unit.controller.worlds import World
 
-pytestmark = pytest.mark.integration
 Report = Callable[[str, object], None]
 ORDINARY = (
     ApiFault.TOO_MANY,

@@ -20,7 +20,6 @@ from scope_selfplay.store.folder import Stage
 from tests.loopback import Reply, Seen, loopback
 from tests.unit.controller.worlds import PAPER, config_of, context_of
 
-pytestmark = pytest.mark.integration
 kubernetes = pytest.importorskip("kubernetes", reason="needs the extra k8s")
 
 

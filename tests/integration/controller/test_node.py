@@ -35,10 +35,7 @@ from tests.disks import Disk, disk_at
 from tests.unit.controller.node_world import NODE, install
 from tests.unit.controller.worlds import config_of
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(sys.platform != "linux", reason="keepers are Linux'"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers are Linux'")
 REPOSITORY = Path(__file__).parents[3]
 STOPS = int(os.environ.get("SCOPE_STOPS", "5"))
 """Moments at which a run is stopped."""

@@ -22,7 +22,7 @@ from scope_selfplay.store.folder import RunFolder
 from tests.cluster.test_pods import SHORT, same_results_as_at_home
 from tests.unit.k8s.conftest import TINY
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 JOBS = (sys.executable, "-m", "jobs")
 
 

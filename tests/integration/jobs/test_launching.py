@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-
-torch = pytest.importorskip("torch", reason="needs the train extra")
-pytest.importorskip("math_verify", reason="needs the math extra")
 
 from jobs.launch import TrainingNode, rank_environments, sharding_environment
 from scope_selfplay.base.errors import ConfigError
@@ -25,8 +23,6 @@ from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Stage, read_manifest
 from tests.integration.loop.policies import write_sums
-
-pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[3]
 RUN_FILE = REPOSITORY / "examples" / "maths" / "run.yaml"

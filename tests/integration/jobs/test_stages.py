@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("bm25s", reason="needs the local extra")
-
 from scope_selfplay.base.terminal import Progress, end_on_sigterm, run_command
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.stages.compare import compare
@@ -23,8 +20,6 @@ from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
 from tests.integration.loop.test_run import config_of, forked
-
-pytestmark = pytest.mark.integration
 
 CHANGES = ("challenger.steps=4", "tasks.in_flight=4")
 

@@ -32,8 +32,6 @@ from tests.clock import Clock
 from tests.judges import CRITERION, TASK, JudgeOver, always, sound
 from tests.unit.judge.test_cache import rows_in
 
-pytestmark = pytest.mark.integration
-
 Report = Callable[[str, object], None]
 PATIENCE: float = JudgeConfig.model_fields["patience"].default
 

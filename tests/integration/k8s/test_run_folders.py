@@ -30,8 +30,6 @@ from tests.unit.controller.worlds import config_of as config_with
 from tests.unit.k8s.conftest import PRESETS, REPOSITORY, RUNS, applied, rendered, with_components
 from tests.unit.k8s.test_check import FLIGHTS
 
-pytestmark = pytest.mark.integration
-
 COMPONENTS = sorted(each.parent.name for each in REPOSITORY.glob("k8s/components/*/kustomization.yaml"))
 ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
 name = attrgetter("stem")

@@ -1,17 +1,10 @@
-"""Marks of every test here, and a whole run in miniature."""
+"""A whole run in miniature."""
 
 from pathlib import Path
 
 import pytest
 
 from scope_selfplay.store.folder import RunFolder
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,6 @@ from tests.commands import ran
 from tests.doc_commands import REPOSITORY, environment
 from tests.integration.loop.test_run import config_of, records
 
-pytestmark = pytest.mark.integration
-
 
 async def test_the_notebook_of_the_page_runs_and_its_run_goes_on_elsewhere(
     speaking_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

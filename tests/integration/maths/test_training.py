@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-pytest.importorskip("math_verify", reason="needs the math extra")
-
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Comparison, Grade, Rollout
 from scope_selfplay.config.load import load_config
@@ -24,8 +21,6 @@ from scope_selfplay.store.folder import Stage
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.integration.loop.policies import Sums, write_sums
 from tests.integration.serving.threads import in_thread
-
-pytestmark = pytest.mark.integration
 
 RUN_FILE = Path(__file__).parents[3] / "examples" / "maths" / "run.yaml"
 

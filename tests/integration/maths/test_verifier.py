@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs the math extra")
-
 from scope_selfplay.base.values import Check, Criterion, Fault, Role, Rollout, Rubric, Task
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -23,8 +21,6 @@ from scope_selfplay.judge.protocol import (
 from scope_selfplay.judge.rules import VerifierJudge
 from scope_selfplay.rewards.verify import BoxedVerifier, boxed_reward
 from tests.reference_files import read_reference
-
-pytestmark = pytest.mark.integration
 
 
 def box(text: str) -> str:

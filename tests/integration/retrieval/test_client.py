@@ -19,8 +19,6 @@ from tests.clock import Clock
 
 from .conftest import serve_app, serve_folder
 
-pytestmark = pytest.mark.integration
-
 Answer = Callable[["Peer"], Awaitable[Response]]
 POLICY = RetryPolicy(deadline=600.0, attempt=60.0, attempts=4, first_pause=0.01, longest_pause=0.05)
 GOOD = {"result": [[{"document": {"id": "a", "contents": '"T"\ntext'}, "score": 1.5}]]}

@@ -19,8 +19,6 @@ from scope_selfplay.testing.random_encoder import write_random_encoder
 from tests.clock import Clock
 from tests.engines import LocalQdrant, RecordedElasticsearch, Row, basic, served
 
-pytestmark = pytest.mark.integration
-
 ROWS = [
     {
         "id": "a",

@@ -22,8 +22,6 @@ from scope_selfplay.base.errors import ConfigError, RecordError, SearchError
 from scope_selfplay.base.machine import free_port
 from tests.doc_commands import environment
 
-pytestmark = pytest.mark.integration
-
 CLIENTS = 1000
 
 

@@ -24,8 +24,6 @@ from retrieval.encoder import (
 from retrieval.folder import Passages, read_manifest
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
-pytestmark = pytest.mark.integration
-
 
 class Question(NamedTuple):
     text: str

@@ -17,8 +17,6 @@ from tests.unit.retrieval.test_service import HeldEngine
 
 from .conftest import serve_folder
 
-pytestmark = pytest.mark.integration
-
 DEADLINE = 200.0
 """Seconds; longer than any machine takes."""
 

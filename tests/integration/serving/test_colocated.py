@@ -13,9 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 import torch
 
 from scope_selfplay.base.sampling import Generate, Sample
@@ -29,8 +26,6 @@ from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
-
-pytestmark = pytest.mark.integration
 
 
 class SleepingLLM:

@@ -14,9 +14,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the train extra")
-
-
 from scope_selfplay.base.errors import InferenceError, RunMismatchError
 from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.sampling import Generate, Message, PolicyModel, Sample
@@ -29,8 +26,6 @@ from scope_selfplay.net.client import Client, RetryPolicy
 from scope_selfplay.net.serve import serving
 from scope_selfplay.store.folder import weights_hash
 from tests.clock import Clock
-
-pytestmark = pytest.mark.integration
 
 POLICY = RetryPolicy(deadline=200.0, attempt=200.0, attempts=None, first_pause=0.05)
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra")
-
 from retrieval.build import build_bm25
 from retrieval.client import bm25_searcher
 from retrieval.corpus import read_documents
@@ -38,8 +36,6 @@ from tests.commands import ran
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.retrieval.conftest import serve_app, serve_folder
 from tests.integration.serving.threads import in_thread
-
-pytestmark = pytest.mark.integration
 
 SMALL = """
     model.processes=1 model.slots=16 corpus.sample=150 compare.tasks=6 challenger.freeze_after=0 solver.batch=1

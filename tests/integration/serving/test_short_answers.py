@@ -10,9 +10,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch", reason="needs the train extra")
-
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -27,8 +24,6 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.loopback import Reply, Seen, loopback
-
-pytestmark = pytest.mark.integration
 
 CONFIG = Path(__file__).resolve().parents[3] / "k8s/runs/short/run.yaml"
 TOWNS = {f"{name}stad": f"{name}beek" for name in "Alm Bel Cor Dorn Elm Fen Gelt Hol Ind Jol Kel Lom".split()}

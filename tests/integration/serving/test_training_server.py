@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("trl", reason="needs the train extra")
-
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,8 +27,6 @@ from scope_selfplay.inference.server import ModelService, model_app
 from scope_selfplay.net.serve import serving
 from scope_selfplay.store.files import read_rows
 from tests.integration.serving.threads import in_thread
-
-pytestmark = pytest.mark.integration
 
 PUSH = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache"]
 BEGIN = ["/server_info", "/get_world_size", "/init_weight_transfer_engine"]

@@ -29,8 +29,6 @@ from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.search.tools import OpenTools, ToolResult, UseTool, listed
 from scope_selfplay.store.folder import RunFolder
 
-pytestmark = pytest.mark.integration
-
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "tests.flights_server")
 FROM_ORSK = {"date": "2026-03-01", "origin": "Orsk", "destination": "Verrin"}

@@ -415,6 +415,8 @@ def test_a_server_too_old_for_a_run_is_named_with_what_to_do(
 def test_the_controllers_job_ends_with_every_run_that_failed_and_outlives_drains() -> None:
     """As Kubernetes' rules of `podFailurePolicy` are read: what no rule names counts as one of its restarts."""
     (job,) = [body for body in rendered(QWEN) if body["kind"] == "Job"]
+    # Three drains a day, until the deadline that the controller moves on.
+    assert job["spec"]["backoffLimit"] >= 100 and "activeDeadlineSeconds" not in job["spec"]
     failed, drained = job["spec"]["podFailurePolicy"]["rules"]
     codes = {exit_code_of(verdict) for verdict in (ExitCode.USER, ExitCode.BUG)}
     assert (failed["action"], set(failed["onExitCodes"]["values"])) == ("FailJob", codes)

@@ -78,7 +78,7 @@ def small(folder: Path, change: Change) -> Path:
         (changed(model_type="xlm-roberta"), "sentence-transformers"),
         (changed(num_hidden_layers=None), "has num_hidden_layers None"),
         (changed(hidden_size="64"), "has hidden_size '64'"),
-        (lambda model: (model / "config.json").write_text("[]"), "config.json holds a list"),
+        (lambda model: (model / "config.json").write_text("[]"), "config.json: a list, expected a dict"),
         (lambda model: (model / "config.json").unlink(), "config.json"),
         (lambda model: (model / "tokenizer.json").unlink(), "no tokenizer.json in"),
         (lambda model: (model / "modules.json").write_text("[1]"), "modules.json lists a int"),
