@@ -102,9 +102,6 @@ def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> C
         given = {"name": name, "seed": seed}
         options = {key: value for key, value in given.items() if value is not None}
         settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
-        if config is None and settings.corpus.path != "embedded":
-            demo = f"policy {settings.model.path}, prompts of {settings.challenger.max_prompt} tokens"
-            click.echo(f"without --config the rest is the demo's ({demo}): give a file of your own", err=True)
         command(settings=settings, **others)
 
     return with_options(

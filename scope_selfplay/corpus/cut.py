@@ -149,8 +149,8 @@ class Chunker:
 
     def _fits(self, title: str, text: str, tokens: int = 0) -> bool:
         """Of a piece, whose sum is small enough, or of a text of as many tokens by the sum of its words."""
-        # No tokenizer of ours joins more than one token in five at the seams.
-        if tokens > self._most * 5 // 4:
+        # Hardly a tokenizer joins three words' tokens to one.
+        if tokens > 3 * self._most:
             return False
         if self._sums_hold and self._checked >= _CHECKED and tokens <= self._most:
             return True
