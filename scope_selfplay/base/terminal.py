@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from io import TextIOWrapper
@@ -200,8 +200,8 @@ class LiveProgress(Progress):
         self._live.console.print(printable(text), highlight=False, markup=False)
 
 
-_INTERRUPTED_QUERY = "Query interrupted"
-"""What DuckDB makes of a Ctrl-C while it works, as a RuntimeError."""
+_INTERRUPTED = ("Query interrupted", ": KeyboardInterrupt: ")
+"""What DuckDB makes of a Ctrl-C while it works, as a RuntimeError, and pydantic while it writes."""
 _STOPPED = "stopped; run the same command to go on"
 
 
@@ -241,8 +241,10 @@ def run_command(command: click.Command, name: str) -> None:
         # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug, or the machine's
-        if str(error) == _INTERRUPTED_QUERY:
+        if str(error).endswith(_INTERRUPTED):
             _end(name, _STOPPED, ExitCode.INTERRUPTED)
+        if str(error).endswith(f": SystemExit: {ExitCode.TERMINATED.value}"):
+            sys.exit(ExitCode.TERMINATED)
         fault = machine_fault(error)
         if fault is not None:
             _end(name, one_line(str(fault)), fault.exit_code)
@@ -354,7 +356,8 @@ def end_on_sigterm() -> None:
         # Once: a second one must not cut short what the first one began to close.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Not through Python's buffers, which may be in the middle of a write.
-        os.write(2, b"SIGTERM: closing what is open; the same command goes on later\n")
+        with suppress(OSError):  # Who read it may have gone.
+            os.write(2, b"SIGTERM: closing what is open; the same command goes on later\n")
         sys.exit(ExitCode.TERMINATED)
 
     signal.signal(signal.SIGTERM, end)

@@ -141,19 +141,29 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
         assert b"Traceback" not in running.stderr.read()
 
 
-IN_A_FINALIZER = """
+DROPPED = """
 import os, signal, sys, time, click
+from pydantic import BaseModel, field_serializer
 from scope_selfplay.base.terminal import end_on_sigterm, run_command
 
+def stop(*of):
+    os.kill(os.getpid(), signal.{number})
+    time.sleep(0.01)
+
 class Ending:
-    def __del__(self):
-        os.kill(os.getpid(), signal.{number})
-        time.sleep(0.01)
+    __del__ = stop
+
+class Written(BaseModel):
+    field: int = 0
+
+    @field_serializer("field")
+    def written(self, value):
+        stop()
 
 @click.command()
 def work():
     end_on_sigterm()
-    Ending()
+    {ending}
     time.sleep(60)
     print("not stopped")
 
@@ -162,12 +172,26 @@ run_command(work, "scope")
 """
 
 
+@pytest.mark.parametrize("ending", ["Ending()", "Written().model_dump_json()"])
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_stop_in_the_middle_of_a_finalizer_stops_all_the_same(number: str, code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_FINALIZER.format(number=number)], capture_output=True, text=True
-    )
+def test_a_stop_in_the_middle_of_what_drops_it_stops_all_the_same(
+    number: str, code: int, ending: str
+) -> None:
+    program = DROPPED.format(number=number, ending=ending)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == code and "Traceback" not in done.stderr and len(done.stderr.split("\n")) <= 3
+
+
+def test_a_sigterm_stops_what_nobody_reads_any_more() -> None:
+    program = DROPPED.format(number="SIGTERM", ending="print(flush=True)").replace(
+        "time.sleep(60)", "\n    try: time.sleep(60)\n    except OSError: time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout and running.stderr and running.stdout.readline()
+        running.stderr.close()
+        running.terminate()
+        assert running.wait(50) == 143
 
 
 LOADING = """

@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_473,
+    "library lines": 55_476,
     "library files": 231,
-    "test lines": 38_977,
+    "test lines": 39_001,
     "benchmark lines": 5_718,
     "words by hand": 30_742,
     "settings": 192,
