@@ -30,7 +30,7 @@ from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, mac
 from scope_selfplay.base.text import one_line, printable
 
 PATH, FOLDER = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
-"""What an option or argument may be."""
+"""Types of options and arguments: any path, and one of a folder."""
 _BARS, _BARS_IN_ASCII = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""
@@ -330,7 +330,8 @@ def show_findings(findings: Sequence[Finding], *, as_json: bool = False) -> None
     """A line each on stdout, and below what is not ok what to change; or all as one JSON list."""
     if as_json:
         click.echo(json.dumps([vars(each) for each in findings], indent=1))
-    for each in () if as_json else findings:
+        return
+    for each in findings:
         word, colour = _MARKS[each.state]
         click.echo(f"{click.style(f'{word:4}', fg=colour)} {printable(each.where)}: {printable(each.what)}")
         if each.advice and each.state is not State.OK:

@@ -112,6 +112,9 @@ _PROBES: dict[str, tuple[Callable[[Path], None], str]] = {
     "create a file once": (_create_once, f"two pods may finish one stage; {_TWICE}"),
     "link": (_link, "manifests are published without, forks copy"),
     "lock": (_lock, f"two pods may write one stage; {_TWICE}, and end stuck pods by hand"),
-    "flush a folder": (partial(sync_folder, borne=()), "a power cut may take the names of the newest files"),
+    "flush a folder": (
+        partial(sync_folder, tolerated=()),
+        "a power cut may take the names of the newest files",
+    ),
     "give files to this user": (_own, f"other pods may not change them; {_ACCESS}"),
 }

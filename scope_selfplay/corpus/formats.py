@@ -106,8 +106,8 @@ def _quietly(convert: Callable[[Path], Converted], path: Path) -> Converted:
     """
     if path.stat().st_size > LARGEST:
         raise NotConverted(f"is larger than {LARGEST >> 20} MiB")
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
-    named = hashlib.sha256(f"{_converters()} {content}{path.suffix.lower()}".encode()).hexdigest()
+    known = f"{_converters()} {path.suffix.lower()} ".encode()
+    named = hashlib.sha256(known + path.read_bytes()).hexdigest()
     kept = cache_folder() / "pages" / named[:2] / named
     with suppress(OSError, ValueError, TypeError, EOFError, zlib.error):
         return Converted(*json.loads(gzip.decompress(kept.read_bytes())))

@@ -49,6 +49,15 @@ def language_of(document: Document) -> str:
     return code if confidence >= _SURE else ""
 
 
+def task_language(wanted: str, document: Document) -> str:
+    """The code, such as `de`, of the language in which a task about a document is written: `wanted`, the name of the
+    domain's, else the document's. "" for a name without a code, `en` where nothing is known.
+    """
+    if wanted:
+        return _CODES.get(wanted, "")
+    return language_of(document).partition("-")[0].lower() or "en"
+
+
 @cache
 def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -66,6 +75,7 @@ _NAMES = (
 )
 LANGUAGES = dict(each.split(" ") for each in _NAMES.split("|"))
 """Their codes with what they are called in a prompt."""
+_CODES = {name: code for code, name in LANGUAGES.items()}
 # As sites name translations: `de/guide.md`, `guide.de.md`, `guide_zh-CN.md`.
 _TAG = rf"(?:{'|'.join(LANGUAGES)})(?:[-_][a-z]{{2,4}})?"
 _TRANSLATED = re.compile(rf"(?:^|(?<=/)){_TAG}/|[._-]{_TAG}(?=\.\w+$)", re.IGNORECASE)

@@ -112,8 +112,10 @@ def _wholes(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[L
     sizes = [len(each.text) for each in documents]
     middle = median(sizes)
     long = [each for each in documents if len(each.text) > 2 * middle]
+    if not long:
+        return
     shortest: dict[int, int] = {}
-    for document, size in zip(documents if long else (), sizes, strict=False):
+    for document, size in zip(documents, sizes, strict=True):
         for paragraph in _paragraphs(document):
             shortest[paragraph] = min(size, shortest.get(paragraph, size))
     for document in long:

@@ -74,7 +74,7 @@ class _Asking:
         async with self.at_once:
             reply = await self.judge.ask(question)
         if reply.verdict.fault in (Fault.TIMED_OUT, Fault.UNAVAILABLE):
-            # No answer is none of its bad ones.
+            # A server that fails says nothing about the judge.
             raise JudgeError(
                 f"the exam's question {question.name} was not answered: {reply.verdict.reasoning}; what was answered "
                 "is kept, and the same command goes on"

@@ -13,7 +13,7 @@ from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
 from scope_selfplay.base.values import Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
-from scope_selfplay.corpus.sample import LANGUAGES, language_of
+from scope_selfplay.corpus.sample import LANGUAGES, task_language
 from scope_selfplay.judge.fences import Fencer, View, shown, text_outside
 from scope_selfplay.judge.protocol import (
     CRITERIA,
@@ -206,8 +206,9 @@ class JudgePrompts:
             case RubricQuestion(task, documents=documents):
                 found = "\n\n".join(self._document(document, len(documents)) for document in documents)
                 # In other languages the prompt's example would be copied as it stands, in English.
-                code = language_of(documents[0]).partition("-")[0].lower()
-                foreign = LANGUAGES.get(code) if code != "en" else None
+                wanted = self._pack.domain.language
+                code = task_language(wanted, documents[0])
+                foreign = None if code == "en" else wanted or LANGUAGES.get(code)
                 return {"task_type": task.type.replace("_", " "), "documents": found, "foreign": foreign}
             case PairQuestion():
                 return self._pair(question, native)

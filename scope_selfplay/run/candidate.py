@@ -36,7 +36,7 @@ from scope_selfplay.base.values import (
     content_id,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import LANGUAGES, TaskSource, language_of
+from scope_selfplay.corpus.sample import LANGUAGES, TaskSource, language_of, task_language
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge
@@ -149,7 +149,7 @@ class RunContext:
 def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> ChallengerPrompts:
     """All that a Challenger is told; the first prompt has the document in it."""
     domain, code = pack.domain, language_of(source.document)
-    language = code.partition("-")[0].lower()
+    language = task_language(domain.language, source.document)
     named = LANGUAGES.get(language, ABSENT["language"])
     descriptions = {kind.name: kind.description for kind in domain.task_types}
     about: dict[str, str | None] = {
@@ -175,11 +175,8 @@ def challenger_prompts(pack: Pack, search_syntax: str, source: TaskSource) -> Ch
         after_search=partial(after, PromptRole.CHALLENGER_NEXT),
         after_invalid=partial(after, PromptRole.CHALLENGER_INVALID),
         closing=pack.render(PromptRole.CHALLENGER_FINAL, **about),
-        language=_CODES.get(domain.language, "") if domain.language else language or "en",
+        language=language,
     )
-
-
-_CODES = {name: code for code, name in LANGUAGES.items()}
 
 
 _MOST_MISSING = 0.5

@@ -122,14 +122,15 @@ def place_of(folder: Path, name: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def sync_folder(folder: Path, borne: Collection[int] = FOLDER_FAULTS) -> None:
-    """Make renames and new names in a folder survive a power cut, where the volume can do that: `borne` are faults
-    that raise nothing."""
+def sync_folder(folder: Path, tolerated: Collection[int] = FOLDER_FAULTS) -> None:
+    """Make renames and new names in a folder survive a power cut, where the volume can do that. An OSError whose errno
+    is `tolerated` is not raised.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in borne:
+        if error.errno not in tolerated:
             raise
     finally:
         os.close(handle)

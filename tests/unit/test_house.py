@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_476,
+    "library lines": 55_491,
     "library files": 231,
-    "test lines": 39_001,
+    "test lines": 39_020,
     "benchmark lines": 5_718,
-    "words by hand": 30_742,
+    "words by hand": 30_746,
     "settings": 192,
     "commands": 44,
     "training lines": 2_601,

@@ -6,8 +6,11 @@ import pytest
 
 from scope_selfplay.base.errors import PromptError
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Document
+from scope_selfplay.base.values import Document, Task
+from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.judge.protocol import RubricQuestion
+from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.policy.episodes import ChallengerPrompts
 from scope_selfplay.prompts.commands import new_pack
 from scope_selfplay.prompts.folder import check_pack, load_pack, pack_path, shipped_prompts
@@ -97,6 +100,22 @@ def test_tasks_are_in_the_documents_language_or_in_the_domains_and_like_its_exam
     if extended == "small":
         # A small model does as the last prompt says.
         assert "in German (de)" in plain.closing and "in French" in own.closing
+
+
+def test_rubrics_are_in_the_language_of_their_tasks(tmp_path: Path) -> None:
+    def asked(more: str, language: str) -> tuple[str, str]:
+        pack = load_pack(write_pack(tmp_path / "amt", domain=f"title: Amt\nextends: small\n{more}"))
+        document = Document(id="a", title="Ein Titel", text="?", metadata={"language": language})
+        task = Task(id="t", text="Warum so?", type="long_form_qa", document_id="a")
+        made = JudgePrompts(pack, JudgeConfig(), key=b"k").render(RubricQuestion(task, [document]))
+        return made.prompt, made.form
+
+    for more, language, name in (("", "de-AT", "German"), ("language: French\n", "de", "French")):
+        prompt, form = asked(more, language)
+        assert f"They are in {name}." in prompt and "States that" not in prompt + form
+    for more, language in (("", "en"), ("language: English\n", "de")):
+        prompt, form = asked(more, language)
+        assert "the language of the request" in prompt and '"text": "States that [' in form
 
 
 def _stems(files: dict[str, str]) -> dict[str, str]:
