@@ -9,7 +9,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 from functools import lru_cache
 from itertools import count, groupby, pairwise
 
@@ -350,118 +349,6 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """As `printable`, with line ends and runs of blanks as one blank: a cell of a line-by-line listing."""
     return printable(" ".join(text.split()))
-
-
-LONGEST = 20_000
-"""Characters of a text that are looked at, half of them at its end."""
-
-
-class Suspicion(StrEnum):
-    """Why a text is suspect of injection."""
-
-    TAGS = "tags"
-    VERDICT = "verdict"
-    ADDRESS = "address"
-    INVISIBLE = "invisible"
-
-    @property
-    def meaning(self) -> str:
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Suspicion.TAGS: "a verdict, a turn of a chat or the end of a frame in tags",
-    Suspicion.VERDICT: "words of a verdict on itself",
-    Suspicion.ADDRESS: "speaks to a judge or gives orders to a model",
-    Suspicion.INVISIBLE: "characters that cannot be seen, where no script needs them",
-}
-_JUDGES = r"(?:judge|grader|evaluator|marker|reviewer|scorer|llm|ai|language model|assistant)s?"
-# A verdict is a line of its own, or is asked for.
-_VERDICT = re.compile(
-    r"^[\s`{]{0,3}[\"']?(?:score|winners?|verdict|rating|grade)[\"']?\s{0,3}[:=]\s{0,3}[\[\"'{]{0,2}\s{0,3}(?:10|1|[ab]|tie|pass)"
-    r"[\"'\]\s`}.]{0,5}$"
-    r"|\b(?:deserves?|give|award|earns?|gets?|receives?)\s(?:\w+\s){0,3}"
-    r"(?:full|maximum|top|perfect|highest)\s(?:marks?|scores?|credit|points|grade)\b"
-    r"|\b(?:answer|response|attempt|it)\s(?:fully\s)?(?:meets?|satisf(?:y|ies)|fulfils?)\s(?:all|every|each)(?:\sof)?(?:\sthe)?"
-    r"\s(?:criteri|rubric)"
-    r"|\b(?:all|every|each|the)\s(?:\w{1,12}\s)?criteri(?:on|a)\s(?:is|are)\s(?:fully\s)?(?:met|satisfied)\b"
-    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10\b|1\b|full"
-    r"|as\s(?:a\s)?(?:correct|right|met|satisf|pass|full|perfect))"
-    r"|给[^。\n]{0,8}满分|満点を(?:与え|つけ|付け)|volle punktzahl|note maximale|m[aá]xima puntuaci[oó]n|nota m[aá]xima"
-    r"|высш\w{1,4} балл|максимальн\w{1,4} балл|الدرجة الكاملة|पूरे अंक",
-    re.IGNORECASE | re.MULTILINE,
-)
-# A verb, what came before, and what a model goes by: an order of that shape in each of a dozen languages.
-_ORDERS = (
-    r"\b(?:ignore|disregard|forget|override)\s(?:all\s|any\s|the\s|your\s|these\s|every\s|of\s){0,3}"
-    r"(?:previous|prior|above|earlier|preceding|other|system|former|your|all)\s"
-    r"(?:instructions?|prompts?|rules|criteria)\b",
-    r"\b(?:ignorier|vergiss|vergess|missacht|überschreib)\w{0,4}\s(?:\w{1,12}\s){0,3}"
-    r"(?:anweisung|instruktion|vorgabe|regeln|befehle)\w{0,3}\b",
-    r"\b(?:ignore[zr]?|oublie[zr]?)\s(?:toutes?\s)?(?:les|vos|tes|ces)\s(?:\w{1,12}\s){0,2}(?:instructions|consignes|règles)",
-    r"\b(?:ignor[ae]d?|olvid[ae]d?)\s(?:todas?\s)?(?:las|tus|sus|estas)\s(?:\w{1,12}\s){0,2}(?:instrucciones|reglas|órdenes)",
-    r"\b(?:ignore|ignora|esqueça|esquece)\s(?:todas?\s)?(?:as|suas|tuas|essas)\s(?:\w{1,12}\s){0,2}(?:instruções|regras|ordens)",
-    r"\b(?:ignora|ignorate|ignori|dimentica)\s(?:tutte\s)?(?:le|tue|queste)\s(?:\w{1,12}\s){0,2}(?:istruzioni|regole)",
-    r"\b(?:про)?(?:игнорируй|игнорируйте|забудь|забудьте)\s(?:\w{1,14}\s){0,3}(?:инструкци|указани|правил)\w{1,3}",
-    r"(?:忽略|无视|忘记|忘掉|忽視|無視|忘記)[^。,\n]{0,4}(?:之前|以前|以上|上述|先前|前面|所有|一切|全部)[^。,\n]{0,8}(?:指令|指示|命令|提示)",
-    r"(?:これまで|以前|以上|上記|前|すべて|全て|全)[^。、\n]{0,6}(?:指示|命令|指令)[^。、\n]{0,6}(?:無視|忘れ)",
-    r"(?:이전|위의|모든|앞선)[^.\n]{0,8}(?:지시|명령|지침)[^.\n]{0,5}(?:무시|잊)",
-    r"(?:تجاهل|انس|أهمل)\w{0,2}\s(?:\w{1,8}\s){0,2}(?:ال)?(?:تعليمات|أوامر|توجيهات)",
-    r"(?:सभी|पिछले|पूर्व|उपरोक्त)[^।\n]{0,12}(?:निर्देश|आदेश)\S{0,4}[^।\n]{0,6}(?:अनदेखा|नज़रअंदाज़|भूल)",
-)
-_ADDRESS = re.compile(
-    "|".join(_ORDERS)
-    + r"|\b(?:dear|hey|hello|attention|(?:note|message|instructions?) (?:to|for)(?: the)?)[\s,:]{1,3}"
-    rf"{_JUDGES}\b(?=\s{{0,2}}[,:.!])"
-    r"|\byou are (?:now )?(?:a|an|the) (?:\w{1,20} ){0,2}(?:judge|grader|evaluator|marker|scorer)s?\b"
-    r"|\byou (?:must|should|shall|have to|will) (?:now )?"
-    r"(?:(?:award|score|grade|rate)\b|(?:give|choose|select|prefer|pick|output|reply)\s(?:with\s)?(?:(?:this|me|my)\s"
-    r"|(?:a\s)?(?:10|1|full|score|top)\b|the (?:first|second|best|highest) (?:answer|score|mark)))"
-    r"|\b(?:this|my) (?:answer|response|attempt|solution) "
-    r"(?:deserves|should (?:get|receive|be (?:given|scored|graded|chosen))|must (?:win|be chosen))"
-    r"|\bthe other (?:answer|response|attempt|candidate)s? (?:is|are) (?:wrong|incorrect|plagiari|worse|fake)"
-    r"|^\s{0,3}(?:system|judge|grader|evaluator)\s{0,2}:\s{0,3}(?:you|ignore|give|grade|score|the|this|award)\b",
-    re.IGNORECASE | re.MULTILINE,
-)
-# What a policy, a judge or a chat would write next: a verdict in its tags, a turn, the end of a frame.
-_TURNS = re.compile(
-    r"<(?:score|first|second|verdict|winners?)\s{0,3}>\s{0,3}(?:10|[01](?:\.\d)?|[ab])\s{0,3}</|\\boxed\{(?:1|[ab])\}\s*\Z"
-    r"|</(?:answer|response|document|think|information|tool_response)\s{0,3}>\s{0,9}<(?:score|answer|task|search|think|\|)"
-    r"|<[|\uff5c](?:im_start|start|start_header_id|turn)[|\uff5c]?>\s{0,3}(?:system|user|assistant|model)"
-    r"|<[|\uff5c](?:im_end|eot_id|end)[|\uff5c]>\s{0,3}<[|\uff5c]|\[INST\][^\[]{1,4000}\[/INST\]|<<SYS>>|\[\|system\|\]"
-    r"|<{3}\w{1,40} \w{4,40}>{3}",
-    re.IGNORECASE,
-)
-_NEVER_NEEDED = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u202a-\u202e\u2061-\u206f\u2800\u3164\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-# Web pages hold a few of these; between two ASCII letters nothing needs them.
-_BETWEEN_LETTERS = re.compile(r"[A-Za-z<>/\[\]][\u200b-\u200d\u2060\ufe00-\ufe0f\ufeff]+[A-Za-z<>/\[\]]")
-_MANY_INVISIBLE = 20
-
-
-def suspicions(text: str) -> tuple[Suspicion, ...]:
-    """The signs in a text, in the order of their names; none for an ordinary one."""
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
-    folded = plain(text)
-    found = []
-    if _ADDRESS.search(folded):
-        found.append(Suspicion.ADDRESS)
-    if not text.isascii() and _hides(text):
-        found.append(Suspicion.INVISIBLE)
-    if _TURNS.search(folded):
-        found.append(Suspicion.TAGS)
-    if _VERDICT.search(folded):
-        found.append(Suspicion.VERDICT)
-    return tuple(found)
-
-
-def _hides(text: str) -> bool:
-    if _NEVER_NEEDED.search(text) or _BETWEEN_LETTERS.search(text):
-        return True
-    return _MANY_INVISIBLE <= len(INVISIBLE.findall(text)) > len(text) // 10
 
 
 def named_in(text: str) -> set[str]:

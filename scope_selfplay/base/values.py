@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.text import Suspicion, suspicions
+from scope_selfplay.base.suspicions import Suspicion, suspicions
 
 _SEPARATOR = "\x1f"
 

@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.terminal import Table
-from scope_selfplay.base.text import suspicions
 from scope_selfplay.base.values import Document
 from scope_selfplay.corpus.sample import language_of
 from scope_selfplay.corpus.screen import Screened, source_of

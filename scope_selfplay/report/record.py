@@ -12,7 +12,8 @@ from rich.text import Text
 
 from scope_selfplay.base.errors import RecordError
 from scope_selfplay.base.intervals import DIFFERENCES, Estimate, estimate_mean, shown
-from scope_selfplay.base.text import Suspicion, named_in, one_line, printable, words_of
+from scope_selfplay.base.suspicions import Suspicion
+from scope_selfplay.base.text import named_in, one_line, printable, words_of
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,

@@ -17,8 +17,8 @@ from typing import Any
 from scope_selfplay.base.errors import SearchError
 from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.sampling import Message, PolicyModel, TextCodec
+from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.terminal import Activity
-from scope_selfplay.base.text import suspicions
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,

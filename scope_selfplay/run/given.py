@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.text import suspicions
+from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,

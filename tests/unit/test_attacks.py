@@ -27,11 +27,11 @@ from retrieval.client import bm25_searcher
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import CheckpointError, ConfigError, UserError
 from scope_selfplay.base.sampling import Message
+from scope_selfplay.base.suspicions import Suspicion, suspicions
 from scope_selfplay.base.text import (
     FRAMED,
     TAGS,
     ControlTags,
-    Suspicion,
     clean,
     clean_line,
     frame_of,
@@ -39,7 +39,6 @@ from scope_selfplay.base.text import (
     numbers_a_result,
     printable,
     shown,
-    suspicions,
 )
 from scope_selfplay.base.values import (
     Candidate,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scope_selfplay.base.text import Suspicion
+from scope_selfplay.base.suspicions import Suspicion
 from scope_selfplay.base.values import Candidate, Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
