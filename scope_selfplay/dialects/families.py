@@ -257,9 +257,13 @@ _VERBS = {
 """What a task begins with that an engine keeps in form: an engine that may write anything goes on with the prompt, and
 one that must begin in English goes on in English. In other languages it is a question.
 """
+_OUTSIDE = r'<>"\\\x00-\x1f\x7f'
+"""What a JSON string would have to escape, and tags."""
 _IN_SENTENCE = r"[^<>\n.?!。？！؟।]"
 _FIRST = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
 """No white space or ASCII punctuation: three dots are no query and no answer."""
+_BEGIN = "(?:{}|y[^o{q}]|yo[^u{q}]|you[^r{q}])".format(_FIRST.replace("\\x60", "\\x60y"), q=_OUTSIDE)
+"""Of a query that does not copy the prompt's example; engines know no look-ahead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,8 +317,7 @@ class Dialect:
         call = re.escape(self.search_syntax).replace("\\ ", " ").replace("\\\n", r"\n")
         before, after = call.split(EXAMPLE_QUERY)
         forms = {
-            # Without what a JSON string would have to escape.
-            "search": rf'{before}{_FIRST}[^<>"\\\x00-\x1f\x7f]{{2,118}}{after}',
+            "search": f"{before}{_BEGIN}[^{_OUTSIDE}]{{2,118}}{after}",
             "task": f"<task>{_sentence(language)}</task>",
             "answer": rf"<answer>{_FIRST}[^<>]{{0,999}}</answer>",
         }
