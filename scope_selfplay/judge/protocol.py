@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.text import named_in, words_of
+from scope_selfplay.base.text import named_in, spaced, words_of
 from scope_selfplay.base.values import (
     Check,
     Comparison,
@@ -359,8 +359,8 @@ def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubri
 
     def is_empty(criterion: Criterion) -> bool:
         names = named_in(criterion.text) - asked
-        _, _, behind_the_verb = criterion.text.partition(" ")
-        repeats = bool(behind_the_verb) and words_of([behind_the_verb]) <= asked | _LINKS
+        behind_the_verb = spaced(criterion.text).split()[1:]
+        repeats = bool(behind_the_verb) and words_of(behind_the_verb) <= asked | _LINKS
         return repeats or bool(names and not names & known)
 
     struck = [each for each in rubric.criteria if not each.evidence and is_empty(each)]
@@ -370,7 +370,8 @@ def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubri
 
 
 _LINKS = frozenset(
-    "a an and are as at be by for from had has in is it its of on or that the to was were with".split()
+    "a an and are as at be by for from had has in is it its of on or that the to was were with "
+    "描 述 介 绍 解 释 说 明 指 出 列 给 详 细 的 了 和 与 及 其 是 为 什 么 如 何".split()
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Fault, Finish, Outcome, Priority
+from scope_selfplay.base.values import Criterion, Fault, Finish, Outcome, Priority, Rubric
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.judge.fences import Fenced, fence_key, read_fences
 from scope_selfplay.judge.model import JudgementCache, ModelJudge
@@ -22,6 +22,7 @@ from scope_selfplay.judge.protocol import (
     Scale,
     ScoreQuestion,
     Style,
+    grounded,
 )
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.net.chat import ChatReply
@@ -308,6 +309,9 @@ async def test_a_rubric_that_asks_for_what_no_document_states_is_written_anew_or
     found = await ask(lambda request: ServedReply(next(written)), RubricQuestion(TASK, [DOCUMENT]))
     assert found.value is not None and len(found.value.criteria) == 3 and found.verdict.attempts == 2
     assert found.value.unmet == ("States that Zanzibar paid.",)
+    asked = TASK.model_copy(update={"text": "介绍网络隧道的含义及其应用。"})
+    said = [Criterion(text=text) for text in ("描述网络隧道的含义及其应用。", "隧道可以加密数据。")]
+    assert len(grounded(Rubric(task_id="t", criteria=tuple(said)), asked, [DOCUMENT]).criteria) == 1
     for said, why in (
         (invented, "stand in no document"),
         (rubric(TASK.text, "it was", "floods came"), "repeat the task"),
