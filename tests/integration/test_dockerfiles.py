@@ -75,13 +75,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_that_lies_in_the_package_and_at_the_top_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
     kinds = {
-        "scope_selfplay": (
-            "embedded/policy/*",
-            "*/run.yaml",
-            "report/templates/*",
-            "report/static/*",
-            "**/*.py",
-        ),
+        "scope_selfplay": "embedded/policy/* */run.yaml report/templates/* report/static/* **/*.py".split(),
         "retrieval": ("*.py",),
         "prompts": ("*/*.md", "*/*.yaml"),
         "k8s": ("components/**/*.yaml", "shared/*.yaml", "images/*", "presets/*", "clusters/*"),
@@ -110,11 +104,8 @@ def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_
     command = [sys.executable, "-m", "scope_selfplay.cli", "k8s", "render", "my-run.yaml", "--vendor"]
     done = ran(command, cwd=desk, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    for file in (
-        "k8s/runs/tiny/kustomization.yaml",
-        "k8s/shared/rights.yaml",
-        "prompts/embedded/domain.yaml",
-    ):
+    files = "k8s/runs/tiny/kustomization.yaml k8s/shared/rights.yaml prompts/embedded/domain.yaml".split()
+    for file in files:
         assert (desk / file).is_file(), file
 
 

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from benchmarks.faults.counting import FAULTS, FaultCounts
+from benchmarks.faults.counting import FAULTS
 from benchmarks.markdown import split_at
 from benchmarks.self_play.page import sections
-from benchmarks.self_play.results import truth_of
 from retrieval.profiles import PROFILES
-from scope_selfplay.base.values import Task
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.config.run import ModelConfig, PartnersConfig
@@ -186,31 +184,6 @@ def test_every_path_exists(path: str) -> None:
 def test_the_page_has_the_tables_of_what_is_kept(section: str, text: str) -> None:
     _, shown, _ = split_at(DOCS / "how" / "evidence" / "real-model.md", section)
     assert shown.strip() == text, "python -m benchmarks.self_play.page"
-
-
-@pytest.mark.parametrize(
-    ("question", "right"),
-    [
-        ("What is the capital of Algeria?", "Algiers"),
-        ("How high is the highest point of Algeria?", "3,003 m"),
-        ("What is the highest point of Algeria?", "Tahat"),
-        ("When is Algeria's national holiday?", "1 November"),
-        ("What is the national holiday of Algeria?", None),
-        ("What is the climate of Algeria?", None),
-    ],
-)
-def test_what_people_answer_is_known_of_what_they_were_asked(question: str, right: str | None) -> None:
-    assert truth_of(Task(id="t", text=question, type="q", document_id="ag-geography")) == right
-
-
-def test_records_that_are_lost_doubled_and_changed_are_told_apart() -> None:
-    counts = FaultCounts({})
-    expected = {"a.jsonl": b"1\n2\n3\n4\n", "weights": b"x"}
-    counts.compare(expected, expected, tried=3)
-    counts.compare(expected, {"a.jsonl": b"1\n1\n2\n9\n", "weights": b"y"})
-    assert counts.values == {"tried": 4, "survived": 3, "lost": 1, "duplicated": 1, "wrong": 2}
-    with pytest.raises(AssertionError):
-        counts.check()
 
 
 def test_the_page_shows_every_fault_survived() -> None:

@@ -2,12 +2,10 @@
 
 import io
 import os
-import pty
 import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -215,14 +213,8 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
     (tmp_path / "soups.jsonl").write_text("".join(rows))
     with served(prose) as url:
         settings = (
-            *(
-                "corpus.path=soups.jsonl",
-                "iterations=1",
-                "compare.tasks=2",
-                "tasks.target=2",
-                "solver.batch=2",
-            ),
-            *("challenger.steps=1", "challenger.batch=2", "judge.kind=model"),
+            *"corpus.path=soups.jsonl iterations=1 compare.tasks=2 tasks.target=2 solver.batch=2".split(),
+            *"challenger.steps=1 challenger.batch=2 judge.kind=model".split(),
             f"judge.endpoint.base_url={url}/v1",
         )
         options = [word for each in settings for word in ("--set", each)]
@@ -234,23 +226,6 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
     )
     assert "One could see it" in last and "`scope judge exam runs/soups` shows each question" in last
     assert "gate_entity" in scope(tmp_path, "judge", "exam", "runs/soups").stdout
-
-
-@pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_a_terminal_is_coloured_but_for_those_who_want_none(
-    tmp_path: Path, env: dict[str, str], is_coloured: bool
-) -> None:
-    command = [sys.executable, "-m", "scope_selfplay", "doctor"]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, cwd=tmp_path, env=environment() | env, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        said = b""
-        with suppress(OSError):  # How Linux says that the other end is closed.
-            while part := os.read(ours, 4096):
-                said += part
-    os.close(ours)
-    assert b"torch" in said and (b"\x1b[3" in said) == is_coloured
-    assert "\x1b" not in scope(tmp_path, "doctor", **env).stdout
 
 
 def test_windows_is_told_of_wsl_in_the_first_line() -> None:

@@ -158,35 +158,3 @@ def test_what_a_machine_did_not_do_stays_a_bug() -> None:
     loop.__context__.__context__ = loop
     for error in (loop, FileNotFoundError(errno.ENOENT, "No such file", "x"), RuntimeError("unexpected")):
         assert machine_fault(error) is None
-
-
-WRITERS = """
-import resource, signal, sys
-import duckdb, numpy, pyarrow, pyarrow.parquet, safetensors.torch, torch
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
-many = torch.zeros(9999)
-for write in (
-    lambda: safetensors.torch.save_file({"a": many}, "a"),
-    lambda: torch.save({"a": many}, "b"),
-    lambda: torch.save({"a": many}, "c", _use_new_zipfile_serialization=False),
-    lambda: pyarrow.parquet.write_table(pyarrow.table({"a": range(99999)}), "d"),
-    lambda: duckdb.connect("e").execute("create table t as select range from range(999999)"),
-    lambda: numpy.save("f", numpy.zeros(9999)),
-):
-    try:
-        write()
-    except Exception as error:
-        print(repr(str(error)))
-"""
-
-
-@pytest.mark.integration
-def test_every_library_that_writes_is_understood(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the train extra")
-    done = subprocess.run([sys.executable, "-c", WRITERS], capture_output=True, text=True, cwd=tmp_path)
-    said = done.stdout.splitlines()
-    assert len(said) == 6, done.stderr
-    faults = [machine_fault(RuntimeError(text)) for text in said]
-    assert [text for text, fault in zip(said, faults, strict=True) if fault is None] == []
-    assert {fault.exit_code for fault in faults if fault} == {ExitCode.OUTSIDE}

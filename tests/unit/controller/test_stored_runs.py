@@ -365,20 +365,7 @@ def test_what_a_cut_program_made_is_there_for_the_next_and_sigterm_is_its_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store = f"file://{tmp_path}/store"
-    words = [
-        "keep",
-        "--store",
-        store,
-        "--volume",
-        "disk",
-        "--attempt",
-        "1",
-        STAGE,
-        "--",
-        sys.executable,
-        "-c",
-        LOOP,
-    ]
+    words = [*f"keep --store {store} --volume disk --attempt 1 {STAGE} -- {sys.executable} -c".split(), LOOP]
     process = subprocess.Popen([sys.executable, "-c", KEEP, *words], process_group=0)
     remote = ObjectFolder(store, Progress(), STAGE)
     while not any("/checkpoint-" in name for name in remote.newest_work() or ()):

@@ -259,11 +259,6 @@ def test_a_run_waits_for_what_prepare_brings(tmp_path: Path) -> None:
     where = ["--config", str(file), "--root", str(tmp_path / "runs"), "--job", "r1-controller"]
     done = CliRunner().invoke(jobs, ["run-controller", *where, "--patience", "0"])
     assert isinstance(done.exception, OutsideError)
-    missing = (
-        "/data/models/absent",
-        "/data/models/judge",
-        "/data/corpus/absent.jsonl",
-        "/data/index/default/",
-    )
+    missing = "/data/models/absent /data/models/judge /data/corpus/absent.jsonl /data/index/default/".split()
     assert all(path in str(done.exception) for path in missing)
     assert not (tmp_path / "runs").exists()

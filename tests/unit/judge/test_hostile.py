@@ -4,7 +4,7 @@ can write as a low reward and not a missing one.
 
 import random
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from scope_selfplay.base.values import Outcome
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.judge.fences import read_fences, text_outside
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
-from scope_selfplay.judge.replies import parse_preference, parse_rating, parse_score, parse_winners
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
@@ -24,15 +23,6 @@ from tests.unit.reward_designs import scripted
 
 CASES = {case["name"]: case for case in read_reference("hostile_answers.json")["cases"]}
 OPPONENT = "The dam was built against floods, which came in 1927 and 1932."
-PARSED: dict[str, tuple[Callable[[str], object], object]] = {
-    "two_boxed": (parse_preference, Outcome(0, 1)),
-    "score_non_binary": (parse_score, None),
-    "score_with_words": (parse_score, None),
-    "tie_word": (parse_preference, Outcome(0.5, 0.5)),
-    "winners_fenced": (lambda text: parse_winners(text, [1, 2], 1), [1]),
-    "nan_and_huge": (parse_rating, None),
-}
-"""Judge outputs by name: what reads them, and what must come back."""
 
 # Beyond the reference: classes of attack that its cases leave out.
 MORE_ANSWERS = {
@@ -71,13 +61,7 @@ def _check_prompt(prompt: str, names: list[str], answer: str) -> None:
     prompt.encode()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name]["kind"] == "judge_output"])
-def test_a_hostile_output_is_read_as_what_it_is(name: str) -> None:
-    parse, expected = PARSED[name]
-    assert parse(CASES[name]["answer"]) == expected
-
-
-ANSWERS = [name for name in (*CASES, *MORE_ANSWERS) if name not in PARSED]
+ANSWERS = [*(name for name in CASES if CASES[name]["kind"] != "judge_output"), *MORE_ANSWERS]
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -216,12 +216,8 @@ def test_ones_own_documents_are_counted(tmp_path: Path) -> None:
 
 
 ROOT = Path(__file__).parents[3]
-COLOCATED = [
-    "model.path=Qwen3-8B",
-    "model.engine=vllm_colocated",
-    "challenger.micro_tokens=20480",
-    "solver.micro_tokens=20480",
-]
+COLOCATED = ["model.path=Qwen3-8B", "model.engine=vllm_colocated"]
+COLOCATED += [f"{role}.micro_tokens=20480" for role in ("challenger", "solver")]
 QWEN3_8B = model_size("Qwen3-8B")
 PARAMETERS = 8_190_726_144
 

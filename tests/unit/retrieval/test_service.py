@@ -1,6 +1,4 @@
 import asyncio
-import gc
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -8,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.service import ANSWER_BYTES, AnswerCache, Batcher
+from retrieval.service import AnswerCache, Batcher
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import SearchError
 
@@ -51,17 +49,6 @@ async def test_what_arrives_while_the_engine_is_busy_becomes_one_batch_of_at_mos
     engine.go.set()
     assert [hits[0].row for hits in await asyncio.gather(*answers)] == list(range(1, 11))
     assert [len(queries) for queries, _ in engine.batches] == [1, 4, 4, 1]
-
-
-async def test_after_a_batch_of_several_the_next_one_waits_for_as_many_or_for_the_linger() -> None:
-    engine = HeldEngine()
-    engine.go.set()
-    batcher = Batcher(engine, linger=0.05)
-    await asyncio.gather(*(batcher.submit(str(place), 1) for place in range(5)))
-    second = [batcher.submit(f"again {place}", 1) for place in range(3)]
-    assert len(engine.batches) == 2
-    await asyncio.gather(*second)
-    assert [len(queries) for queries, _ in engine.batches] == [1, 4, 3]
 
 
 async def test_queries_of_different_topk_are_never_searched_together() -> None:
@@ -135,28 +122,6 @@ async def test_a_remembered_answer_is_the_one_that_was_found(found: list[tuple[i
     await remember(cache, searches, "q", 100, hits)
     assert cache.ask("q", 100).result() == hits
     assert searches.count == 1
-
-
-async def test_long_queries_and_many_hits_take_no_more_memory_than_short_answers_would() -> None:
-    searches, capacity = Searches(), 200
-    cache = AnswerCache(searches, capacity)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for number in range(2 * capacity):
-            hits = [Hit(10**6 + number + rank, rank + number / 7) for rank in range(100)]
-            await remember(cache, searches, f"{number} " + "long " * 3000, 100, hits)
-            searches.pending.clear()
-        del hits
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert cache.bytes <= capacity * ANSWER_BYTES
-    # What the interpreter holds beside the answers is counted too.
-    assert taken < 1.5 * capacity * ANSWER_BYTES
-    last = f"{2 * capacity - 1} " + "long " * 3000
-    assert not cache.is_missing([last], 100)
 
 
 async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:

@@ -3,12 +3,9 @@
 import os
 import random
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -116,42 +113,6 @@ def test_what_is_written_is_on_disk_before_it_has_its_name_and_its_name_before_t
 def test_a_number_that_json_lacks_is_never_written(tmp_path: Path) -> None:
     with Appender(tmp_path / "metrics.jsonl") as appender, pytest.raises(ValueError, match="JSON compliant"):
         appender.append({"loss": float("nan")})
-
-
-FULL_DISK = """
-    import resource, signal, sys
-    from pathlib import Path
-    from scope_selfplay.base.errors import StorageError
-    from scope_selfplay.store.files import Appender, write_atomic
-    # A write beyond this size fails as on a full disk.
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-    folder = Path(sys.argv[1])
-    for writer in ("append", "atomic"):
-        try:
-            if writer == "append":
-                with Appender(folder / "rows.jsonl") as rows:
-                    rows.append({"a": 1})
-                    rows.append({"b": "x" * 200})
-            else:
-                write_atomic(folder / "whole.json", "y" * 200)
-        except StorageError as error:
-            print(writer, error)
-"""
-
-
-@pytest.mark.fault(7)
-def test_a_full_disk_is_one_clear_error_and_costs_nothing_that_was_there(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "whole.json", "before")
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(FULL_DISK), str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    append, atomic = done.stdout.splitlines()
-    assert append.startswith("append") and "rows.jsonl: cannot be written (File too large)" in append
-    assert atomic.startswith("atomic") and "whole.json: cannot be written (File too large)" in atomic
-    assert read_rows(tmp_path / "rows.jsonl") == [{"a": 1}]
-    assert (tmp_path / "whole.json").read_text() == "before"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.jsonl", "whole.json"]
 
 
 def manifest_of(folder: Path) -> StageManifest:

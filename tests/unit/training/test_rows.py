@@ -24,16 +24,7 @@ from scope_selfplay.config.rewards import RubricReward
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.designs.answers import format_score, reward_of_candidate, task_format_score
 from scope_selfplay.designs.per_rollout import RubricDesign
-from scope_selfplay.training.loss import Average
-from scope_selfplay.training.passes import (
-    RolloutShare,
-    RowSize,
-    UpdateRules,
-    cut_passes,
-    padding_factor,
-    pass_tokens,
-    plan_updates,
-)
+from scope_selfplay.training.passes import RolloutShare, RowSize, cut_passes, padding_factor, pass_tokens
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow, continues, rewarded_rollout, rows_from
 from tests.word_codec import WordCodec
 
@@ -164,20 +155,6 @@ def test_the_challengers_format_counts_searches_against_the_agreed_number() -> N
 LENGTHS = st.lists(st.lists(st.integers(1, 400), max_size=30), min_size=1, max_size=4).filter(
     lambda processes: any(processes)
 )
-ROWS = st.builds(
-    lambda sampled, others: RowSize(sampled + others, sampled), st.integers(0, 40), st.integers(1, 60)
-)
-SHARES = st.builds(
-    lambda reward, rows, masked: RolloutShare(
-        reward, reward is not None and not masked and any(row.sampled for row in rows), tuple(rows)
-    ),
-    st.none() | st.sampled_from((0.0, 1.0)),
-    st.lists(ROWS, max_size=4),
-    st.booleans(),
-)
-TABLES = st.lists(
-    st.lists(st.lists(SHARES, min_size=1, max_size=4), min_size=2, max_size=2), min_size=1, max_size=4
-)
 
 
 def test_passes_are_as_few_as_fit_and_the_one_that_computes_most_is_first() -> None:
@@ -217,46 +194,3 @@ def test_every_row_is_in_one_pass_within_the_budget_and_all_processes_make_as_ma
         assert sizes == sorted(sizes, reverse=True)
         assert all(size <= budget or len(part) == 1 for size, part in zip(sizes, passes, strict=True))
     assert padding_factor(lengths, cuts, packed=packed) >= 1.0
-
-
-@given(
-    table=TABLES,
-    average=st.sampled_from(Average),
-    updates=st.integers(1, 2),
-    budget=st.integers(1, 300),
-    packed=st.booleans(),
-    teaches_flat=st.booleans(),
-)
-def test_a_plan_has_what_counts_once_and_its_tokens_weigh_what_the_loss_says(
-    table: list[list[list[RolloutShare]]],
-    average: Average,
-    updates: int,
-    budget: int,
-    packed: bool,
-    teaches_flat: bool,
-) -> None:
-    """Made of the table alone, it is the same on whichever rank makes it."""
-    taught = [[float(place % 2) for place, _ in enumerate(group)] for of_rank in table for group in of_rank]
-    rules = UpdateRules(average, updates, budget, packed, 100, teaches_flat)
-    plans = plan_updates(table, taught, rules)
-    assert plans == plan_updates(table, taught, rules) and len(plans) == updates
-    for number, plan in enumerate(plans):
-        assert len(plan.passes) == len(table) and len({len(passes) for passes in plan.passes}) == 1
-        left, weight, counted = iter(taught), 0.0, 0
-        for groups, passes in zip(table, plan.passes, strict=True):
-            expected, rollout = [], 0
-            sizes = [row for group in groups for share in group for row in [share.rows]]
-            for place, group in enumerate(groups):
-                for share, advantage in zip(group, next(left), strict=True):
-                    if share.counts and place % updates == number:
-                        counted += 1
-                        if advantage or teaches_flat:
-                            expected += [(rollout, row, advantage) for row, _ in enumerate(share.rows)]
-                    rollout += 1
-            found = [row for part in passes for row in part]
-            assert sorted((row.rollout, row.row, row.advantage) for row in found) == sorted(expected)
-            weight += sum(row.weight * sizes[row.rollout][row.row].sampled for row in found)
-            assert all(row.tokens == sizes[row.rollout][row.row].tokens for row in found)
-        if counted and teaches_flat and average is not Average.BUDGET:
-            assert weight == pytest.approx(1.0)
-        assert weight <= 1 + 1e-9 or average is Average.BUDGET

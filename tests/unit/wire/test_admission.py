@@ -2,7 +2,7 @@
 
 import asyncio
 
-from scope_selfplay.net.admission import Admission, TokenRoom
+from scope_selfplay.net.admission import Admission
 
 
 async def _pass(gate: Admission, text: str, order: list[str]) -> None:
@@ -19,17 +19,6 @@ async def test_a_batch_goes_in_the_order_of_its_texts_and_who_comes_later_belong
     second = [asyncio.create_task(_pass(gate, text, order)) for text in ("b", "a")]
     await asyncio.gather(*first, *second)
     assert order == ["m", "n", "now", "o", "a", "b"]
-
-
-async def test_the_limit_halves_when_asked_to_and_grows_back_call_by_call() -> None:
-    gate = Admission(8)
-    gate.shrink()
-    gate.shrink()
-    limits = [gate.limit]
-    for _ in range(100):
-        gate.grow()
-        limits.append(gate.limit)
-    assert (limits[0], limits[1], limits[3], limits[-1]) == (2, 2, 3, 8)
 
 
 async def test_a_gate_lets_so_many_through_and_later_turns_first() -> None:
@@ -65,20 +54,3 @@ async def test_who_goes_away_while_waiting_or_inside_leaves_the_gate_open() -> N
     await asyncio.gather(inside, waiting, beside, return_exceptions=True)
     async with asyncio.timeout(60), gate.turn():
         pass
-
-
-def test_as_many_turns_fit_as_the_cache_holds_at_their_usual_length() -> None:
-    room = TokenRoom(1000)
-    assert room.fits(5000, 100), "the only one always fits"
-    room.enter("a", 300, 400)
-    assert room.fits(500, 400) and not room.fits(501, 400)
-    room.leave("a", 50)
-    room.enter("b", 300, 400)
-    # Turns have 50 tokens now.
-    assert room.fits(600, 400) and not room.fits(601, 400)
-    room.leave("b")
-    room.enter("c", 300, 10)
-    assert room.fits(640, 400), "a turn takes no more than it may have"
-    unknown = TokenRoom(None)
-    unknown.enter("a", 10**6, 10**6)
-    assert unknown.fits(10**9, 10**5), "an engine that does not say its size is given everything"

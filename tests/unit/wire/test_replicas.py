@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scope_selfplay.net.chat import ONCE
-from scope_selfplay.net.client import Client, Health, Refused, RetryPolicy, ServerUnavailable, rank
+from scope_selfplay.net.client import Client, Refused, RetryPolicy, ServerUnavailable, rank
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
 
@@ -164,42 +163,6 @@ async def test_each_is_asked_as_often_as_the_policy_says_after_pauses_of_chance(
             await ask(client, "a", 0)
         assert jitter.pauses == 3
     assert [len(fake.requests) for fake in fakes] == [3] * replicas
-
-
-def test_rests_double_up_to_the_longest_and_never_pass_the_outage() -> None:
-    often = Health(2)
-    for settle in (often.fail, often.succeed, often.fail):
-        settle()
-        assert not often.is_down
-    often.fail()
-    assert often.is_down, "after two failures in a row"
-    clock = SimpleNamespace(now=100.0)
-    health = Health(outage=120.0, clock=lambda: clock.now)
-    clock.now += 20
-    # An outage is waited for from when it began.
-    assert health.left == 120
-    rests = []
-    for _ in range(7):
-        health.go_down()
-        health.go_down()
-        rests.append(health.rest)
-        clock.now += health.rest
-    assert rests == [1, 2, 4, 8, 16, 30, 30]
-    clock.now += 26
-    health.go_down()
-    assert health.rest == health.left == 3
-    clock.now += 3
-    assert health.left == 0
-    # What comes back later is found all the same.
-    clock.now += 27
-    health.go_down()
-    assert health.rest == 30
-    brief = Health(outage=5.0, clock=lambda: clock.now)
-    for _ in range(9):
-        brief.go_down()
-        clock.now += brief.rest
-    brief.go_down()
-    assert brief.left < 0 and brief.rest == 5, "no longer than calls would wait"
 
 
 @pytest.mark.fault(18)
