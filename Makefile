@@ -54,8 +54,9 @@ test-fsdp: dev ## training in two ranks under FSDP2 on the CPU, with the setting
 test-ranks: dev ## every fault of every rank in every phase, five minutes; eight drawn plans are in test-fsdp
 	$(BIN)/pytest tests/fsdp/test_ranks.py -m fsdp
 
-mutants: $(VENV)-mutants/.done ## whether the tests bite: hundreds of deliberate faults, resumable: ARGS="--count 60 --only ranking"
-	$(VENV)-mutants/bin/python -m tests.mutants $(ARGS)
+mutants: $(VENV)-mutants/.done ## whether the tests bite: deliberate faults by mutmut, in hours, resumable: ARGS="scope_selfplay.ranking.matches*"
+	$(VENV)-mutants/bin/mutmut run --max-children 2 $(ARGS)
+	$(VENV)-mutants/bin/mutmut results
 
 # Its dependencies are many, and nothing else here needs them.
 $(VENV)-mutants/.done: $(VENV)/.test
