@@ -3,8 +3,8 @@
     with fork_server("benchmarks.ranks", folder) as command:
         subprocess.run([*command, "argument", ...])
 
-`command` is a small process that asks for a fork and stands for it: the fork has its streams, environment and process
-group, gets its signals, and calls `run(arguments)` of the module. `$ENDING` names a file that is told the exit code.
+`command` is a small process that asks for a fork and stands for it: the fork has its streams, environment, folder and
+process group, gets its signals, and calls `run(arguments)` of the module. `$ENDING` names a file for the exit code.
 """
 
 import importlib
@@ -45,8 +45,8 @@ def _stand_for_a_fork(address: str, arguments: list[str]) -> None:
         signal.signal(each, lambda number, _: early.append(number))
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
-        told = {"arguments": arguments, "environment": dict(os.environ), "group": os.getpgrp()}
-        socket.send_fds(server, [json.dumps(told).encode()], [0, 1, 2])
+        here = {"environment": dict(os.environ), "group": os.getpgrp(), "folder": str(Path.cwd())}
+        socket.send_fds(server, [json.dumps({"arguments": arguments, **here}).encode()], [0, 1, 2])
         process = int(server.recv(16))
         for each in _SIGNALS:
             signal.signal(each, lambda number, _: _pass_on(process, number))
@@ -82,14 +82,14 @@ def _next_fork(address: str) -> list[str]:
     text, streams, _, _ = socket.recv_fds(asker, 1 << 18, 3)
     told = json.loads(text)
     if process := os.fork():
-        # Who asked may have been killed.
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):  # Who asked may have been killed.
             asker.sendall(str(process).encode())
             status = os.waitpid(process, 0)[1]
             asker.sendall(str(status).encode())
         os._exit(0)
     asker.close()
     os.setpgid(0, told["group"])
+    os.chdir(told["folder"])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -1,6 +1,7 @@
 """The mark of every test here, tiny policies for the whole session, and libraries that keep quiet."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,15 @@ def random_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.integration.loop.policies import write_random_policy
 
     return write_random_policy(tmp_path_factory.mktemp("random-policy"))
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The beginning of `scope ...` or `jobs ...` as a process that has the libraries."""
+    from benchmarks.forked import fork_server
+
+    with fork_server("tests.forked_commands", tmp_path_factory.mktemp("forks")) as command:
+        yield command
 
 
 @pytest.fixture(scope="session")

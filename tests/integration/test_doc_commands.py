@@ -73,12 +73,7 @@ FIRST = {
     "docs/operate/serving.md": ["scope run --name demo"],
 }
 """What a page takes for granted."""
-FINISHED = (
-    "docs/how/documents.md",
-    "docs/how/evaluation.md",
-    "docs/operate/viewer.md",
-    "docs/start/laptop.md",
-)
+FINISHED = "docs/how/documents.md docs/how/evaluation.md docs/operate/viewer.md docs/start/laptop.md".split()
 """Pages about a finished run."""
 CHECKOUT = ("docs/operate/kubernetes.md", "docs/start/cluster.md")
 PROMPT_PACKS = ("docs/how/judge.md", *CHECKOUT)
@@ -128,7 +123,7 @@ RUN_PAGES = sorted({each.page for each in ALL} - {"README.md", LIST, OWN_PAGE})
 
 
 @pytest.mark.parametrize("page", RUN_PAGES)
-def test_every_command_of_a_page_runs(page: str, tmp_path: Path) -> None:
+def test_every_command_of_a_page_runs(page: str, tmp_path: Path, forked: list[str]) -> None:
     commands = [each for each in ALL if each.page == page and reason_elsewhere(each) is None]
     lay_out(page, tmp_path)
     ports = {port: str(free_port()) for port in ("8000", "8001", "8002", "8080")}
@@ -136,7 +131,7 @@ def test_every_command_of_a_page_runs(page: str, tmp_path: Path) -> None:
         for number, text in enumerate([*FIRST.get(page, ()), *(each.plain for each in commands)]):
             words = words_of(text, number, ports)
             if text.startswith(SERVERS):
-                servers.enter_context(serving(words))
+                servers.enter_context(serving([*forked, *words]))
             else:
                 run_to_its_end(words)
 
@@ -199,9 +194,8 @@ def run_to_its_end(words: Sequence[str]) -> None:
 def serving(words: Sequence[str]) -> Iterator[None]:
     """The server answers from now on, until the end of the page."""
     port = int(words[words.index("--port") + 1])
-    command = [sys.executable, "-m", "scope_selfplay.cli", *words[1:]]
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as server:
         try:
             while not listens(port):
@@ -239,12 +233,12 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
-def test_every_command_of_ones_own_domain_runs_in_an_empty_folder(tmp_path: Path) -> None:
+def test_every_command_of_ones_own_domain_runs_in_an_empty_folder(tmp_path: Path, forked: list[str]) -> None:
     """As a new user follows the page, with a shell."""
     shutil.copytree(REPOSITORY / "tests" / "fixtures" / "support_docs", tmp_path / "pages")
     binary = tmp_path / "bin" / "scope"
     binary.parent.mkdir()
-    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m scope_selfplay.cli "$@"\n')
+    binary.write_text(f'#!/bin/sh\nexec {shlex.join(forked)} scope "$@"\n')
     binary.chmod(0o755)
     page = (REPOSITORY / OWN_PAGE).read_text(encoding="utf-8")
     kinds = [kind for kind, _ in BLOCK.findall(page)]

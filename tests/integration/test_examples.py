@@ -21,9 +21,9 @@ Output = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[str]:
+def judge(forked: list[str]) -> Iterator[str]:
     port = free_port()
-    with serving(["scope", "serve-judge", "--rehearsal", "--port", str(port)]):
+    with serving([*forked, "scope", "serve-judge", "--rehearsal", "--port", str(port)]):
         yield f"http://127.0.0.1:{port}/v1"
 
 

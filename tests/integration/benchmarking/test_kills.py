@@ -1,4 +1,4 @@
-"""An evaluation that is killed twenty times: the same result to the byte, and no judgement is paid for twice.
+"""An evaluation that is killed ten times: the same result to the byte, and no judgement is paid for twice.
 
 The policy is a script, so that a try takes no time but for its writes; judge, cache and records are the real ones.
 """
@@ -36,14 +36,8 @@ from tests.integration.serving.threads import in_thread
 from tests.kills import die_before_write
 from tests.word_codec import WordCodec
 
-KILLS = 20
-SETTINGS = (
-    "domain=embedded",
-    "corpus.sample=60",
-    "judge.kind=model",
-    "judge.concurrency=1",
-    "judge.exam=none",
-)
+KILLS = 10
+SETTINGS = "domain=embedded corpus.sample=60 judge.kind=model judge.concurrency=1 judge.exam=none".split()
 WORDS = "heron otter saffron Mell Rill".split()
 
 
@@ -93,7 +87,7 @@ def paid(fake: FakeServer) -> Counter[tuple[str, object]]:
 
 
 @pytest.mark.fault(1)
-def test_twenty_kills_leave_the_result_as_it_is_and_pay_for_nothing_twice(
+def test_ten_kills_leave_the_result_as_it_is_and_pay_for_nothing_twice(
     tmp_path: Path, judge: tuple[FakeServer, str], counts: FaultCounts
 ) -> None:
     fake, url = judge

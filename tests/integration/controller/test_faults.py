@@ -64,7 +64,7 @@ def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leav
     tmp_path: Path, undisturbed: World, fault: ApiFault, record_property: Report
 ) -> None:
     expected, calls = undisturbed.end_state(), len(undisturbed.cluster.calls)
-    tried = points(80, calls)
+    tried = points(40, calls)
     record_property("injected", tried)
     for number in (index * calls // tried for index in range(tried)):
         world = World(tmp_path / str(number))
@@ -156,7 +156,7 @@ class Two:
 def test_two_controllers_between_each_others_calls_make_every_job_once(
     tmp_path: Path, undisturbed: World, counts: FaultCounts
 ) -> None:
-    for seed in range(points(10, 100)):
+    for seed in range(points(5, 100)):
         world = World(tmp_path / str(seed))
         two = Two(world, seed)
         world.cluster.faults = two.other_acts
@@ -172,7 +172,7 @@ def test_two_controllers_between_each_others_calls_make_every_job_once(
 @pytest.mark.fault(18)
 def test_clocks_that_jump_make_no_job_twice(tmp_path: Path, undisturbed: World, counts: FaultCounts) -> None:
     """Each of two controllers has a clock of its own that jumps, forwards and back, by up to a day."""
-    for seed in range(points(10, 100)):
+    for seed in range(points(5, 100)):
         world, shifts = World(tmp_path / str(seed)), [0.0, 0.0]
         clocks = [lambda world=world, shifts=shifts, at=at: world.cluster.now + shifts[at] for at in (0, 1)]
         two = Two(world, seed, clocks)
@@ -193,7 +193,7 @@ def test_an_api_server_that_is_away_for_ten_minutes_from_any_call_on_changes_not
     tmp_path: Path, undisturbed: World, counts: FaultCounts
 ) -> None:
     calls = len(undisturbed.cluster.calls)
-    count_of = points(12, 60)
+    count_of = points(6, 60)
     for number in range(count_of):
         world, since = World(tmp_path / str(number)), list[float]()
 

@@ -99,14 +99,14 @@ def served(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 @pytest.mark.fault(1)
-@pytest.mark.parametrize("chain", range(points(8, 200) // 15 or 1))
+@pytest.mark.parametrize("chain", range(points(4, 200) // 15 or 1))
 def test_a_run_killed_again_and_again_is_the_run_that_nothing_disturbed(
     served: tuple[Path, CallLog], speaking_policy: Path, tmp_path: Path, counts: FaultCounts, chain: int
 ) -> None:
     """At writes and within judge calls in turn: each attempt goes on where the one before was killed."""
     undisturbed, asked = served
     writes, calls = int((undisturbed / "writes").read_text()), len(asked.paid)
-    rng, kills, most = Random(chain), 0, min(20, points(8, 200))
+    rng, kills, most = Random(chain), 0, min(20, points(4, 200))
     with served_judge() as (log, url):
         while True:
             at_write = rng.randint(1, 2 * writes // most) if kills % 2 == 0 and kills < most else None
@@ -174,7 +174,7 @@ def test_a_ctrl_c_at_any_moment_is_one_line_and_the_run_goes_on(
 ) -> None:
     undisturbed = records(finished.path.parent)
     writes = int((finished.path.parent / "writes").read_text())
-    count, resumed = points(4, 50), points(2, 10)
+    count, resumed = points(2, 50), points(1, 10)
     stopped = 0
     for number in range(count):
         root, said = tmp_path / str(number), tmp_path / f"said-{number}"
@@ -201,7 +201,7 @@ def test_a_disk_of_any_size_that_fills_up_is_one_line_and_with_room_the_run_goes
 ) -> None:
     undisturbed = records(finished.path.parent)
     needed = sum(path.stat().st_size for path in finished.path.rglob("*") if path.is_file()) // 1024
-    count, resumed = points(3, 20), points(1, 10)
+    count, resumed = points(2, 20), points(1, 10)
     full = 0
     for number in range(count):
         size, said = 8 + needed * number // count, tmp_path / f"said-{number}"
@@ -261,7 +261,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(
 ) -> None:
     shutil.copytree(finished.path, tmp_path / "runs" / "tiny", symlinks=True)
     said = tmp_path / "said"
-    assert in_child(flip_in_process, speaking_policy, tmp_path / "runs", points(30, 100), said) == 0
+    assert in_child(flip_in_process, speaking_policy, tmp_path / "runs", points(20, 100), said) == 0
     found = json.loads(said.read_text())
     endings = Counter(ending for ending, _, _ in found)
     counts.add(tried=len(found), survived=endings["refused"] + endings["same"], refused=endings["refused"])

@@ -4,7 +4,6 @@ settings name.
 
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.integration.loop.test_run import config_of, records
 
 
 async def test_the_notebook_of_the_page_runs_and_its_run_goes_on_elsewhere(
-    speaking_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speaking_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
@@ -59,7 +58,7 @@ async def test_the_notebook_of_the_page_runs_and_its_run_goes_on_elsewhere(
         run.resume(settings={"iterations": "many"})
 
     # The folder, its prompt pack and its model are not where its settings say, seen from here.
-    again = [sys.executable, "-m", "scope_selfplay", "continue", "b", "--iterations=2"]
+    again = [*forked, "scope", "continue", "b", "--iterations=2"]
     done = ran(again, cwd=tmp_path / "elsewhere", env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     Path("moved").mkdir()

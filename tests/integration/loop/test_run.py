@@ -5,7 +5,6 @@ import multiprocessing
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -164,14 +163,14 @@ def test_a_finished_run_returns_at_once_and_changes_nothing(
 
 
 def test_a_run_that_was_killed_moved_and_renamed_is_the_one_that_stayed(
-    finished: RunFolder, speaking_policy: Path, tmp_path: Path
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path, forked: list[str]
 ) -> None:
     undisturbed = records(finished.path.parent)
     writes = int((finished.path.parent / "writes").read_text())
     assert in_child(whole_run, speaking_policy, tmp_path / "runs", writes // 2) == -signal.SIGKILL
     (tmp_path / "elsewhere").mkdir()
     moved = (tmp_path / "runs" / "tiny").rename(tmp_path / "elsewhere" / "b")
-    scope = [sys.executable, "-m", "scope_selfplay"]
+    scope = [*forked, "scope"]
     done = ran([*scope, "continue", "elsewhere/b"], cwd=tmp_path, env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     for given, said in (

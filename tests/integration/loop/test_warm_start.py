@@ -187,14 +187,14 @@ def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_his
 
 
 def test_the_job_trains_on_files_for_three_epochs_in_two_processes(
-    random_policy: Path, tmp_path: Path
+    random_policy: Path, tmp_path: Path, forked: list[str]
 ) -> None:
     file, out = tmp_path / "lines.jsonl", tmp_path / "m0"
     turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "At the dam."}]
     file.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(8)))
     places = ["--start", str(random_policy), "--out", str(out), "--trajectories", str(file)]
     settings = "--epochs 3 --batch 4 --micro-batch 2 --learning-rate 1e-2 --processes 2"
-    command = [sys.executable, "-m", "jobs", "warm-start", *places, *settings.split()]
+    command = [*forked, "jobs", "warm-start", *places, *settings.split()]
     done, again = (
         subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=500) for _ in range(2)
     )
