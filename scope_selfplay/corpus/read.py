@@ -399,7 +399,7 @@ def listed(skipped: Mapping[Path, str]) -> str:
 
 def survey(folder: Path, reader: CorpusReader | None) -> FolderSurvey:
     """All files below a folder but hidden ones, as a reader takes them."""
-    reasons = {path: fault or _reason_to_skip(path, reader) for path, fault in sorted(_below(folder))}
+    reasons = {path: fault or _reason_to_skip(path, reader) for path, fault in sorted(_below(folder), key=lambda each: each[0].parts)}
     return FolderSurvey(
         [path for path, reason in reasons.items() if not reason],
         {path: reason for path, reason in reasons.items() if reason},

@@ -15,6 +15,8 @@ import pytest
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster import stages
+from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.config.cluster import ImagesConfig
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import kubernetes as expiry
 from scope_selfplay.driver.api import VERBS, ApiReply, NoReply, ObjectKind, Transport
@@ -276,6 +278,48 @@ def test_what_a_controller_made_goes_with_its_job_or_has_the_next_one_as_its_own
     assert run.status()["controller"] == "r1-controller"
 
 
+def test_a_controller_of_another_image_takes_over_in_the_middle_of_a_stage(site: Callable[..., Site]) -> None:
+    run, labels = site(iterations=1), {"scope/run": "r1", COMPONENT: Component.CONTROLLER.value}
+
+    def begin(job: str, image: str) -> tuple[str, Controller]:
+        uid, cluster = run.make_job(job, labels=labels), run.config.cluster
+        changed = cluster.model_copy(update={"images": ImagesConfig(worker=image)})
+        run.config = run.config.model_copy(update={"cluster": changed})
+        return uid, run.controller(f"{job}-abcde", job=job)
+
+    def held() -> dict[str, tuple[str, str]]:
+        """Uid and owner of what the run holds."""
+        jobs = run.jobs.list_namespaced_job(run.namespace, label_selector="scope/stage").items
+        servers = run.apps.list_namespaced_deployment(run.namespace).items
+        services = run.core.list_namespaced_service(run.namespace).items
+        found = [each.metadata for each in (*jobs, *servers, *services)]
+        return {each.name: (each.uid, each.owner_references[0].uid) for each in found}
+
+    run.node.holds = lambda pod: "i01-train-challenger" in pod
+    first, old = begin("r1-controller-1", "scope-selfplay:1")
+    _until(lambda: old.round() or run.status()["jobs"] == "r1-i01-train-challenger-a1")
+    before, began = held(), time.monotonic()
+    assert {owner for _, owner in before.values()} == {first}
+    second, new = begin("r1-controller-2", "scope-selfplay:2")
+    alive = "r1-controller-1"
+    while alive:
+        old.round()
+        new.round()
+        alive = " ".join(
+            each.metadata.name
+            for each in run.jobs.list_namespaced_job(run.namespace).items
+            if each.metadata.uid == first
+        )
+    print(f"{len(before)} objects taken over in {time.monotonic() - began:.0f} s")
+    time.sleep(5)
+    changed = {name for name, (uid, owner) in held().items() if (uid, owner) != (before[name][0], second)}
+    assert not changed and held().keys() == before.keys()
+    run.node.holds = lambda pod: False
+    assert run.drive(new).code is ExitCode.DONE
+    assert len(run.stage_jobs()) == 6 and run.servers() == [], run.stage_jobs()
+    assert run.status()["controller"] == "r1-controller-2"
+
+
 def test_what_a_controller_that_is_gone_for_good_made_expires(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +339,32 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     second.renew(10)
     _until(lambda: not run.servers() and not run.jobs.list_namespaced_job(run.namespace).items)
     _until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
+
+
+@pytest.mark.fault(12)
+def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[..., Site]) -> None:
+    run, later = site(iterations=1), [0.0]
+    began = time.monotonic()
+    sleeper = run.controller(clock=lambda: began)
+    _until(lambda: sleeper.round() or run.servers())
+    second = run.controller("pod-2", clock=lambda: time.monotonic() + later[0])
+    second.round()
+    assert not second.hand.leadership.holds
+    later[0] = 61.0
+    second.round()
+    assert second.hand.leadership.holds and second.hand.leadership.fence == sleeper.hand.leadership.fence + 1
+    _until(lambda: second.round() or run.status()["fence"] == str(second.hand.leadership.fence))
+    run.apps.delete_namespaced_deployment("r1-judge", run.namespace)
+    _until(lambda: "r1-judge" not in run.servers())
+    sleeper.round()
+    assert run.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
+    assert "r1-judge" not in run.servers()
+    second.stop()
+    third = run.controller("pod-3")
+    third.round()
+    assert third.hand.leadership.holds and third.hand.leadership.fence == second.hand.leadership.fence + 1
+    assert run.drive(third).code is ExitCode.DONE
+    assert len(run.stage_jobs()) == 6, run.stage_jobs()
 
 
 def _used(verbs: set[tuple[str, str, str]]) -> dict[tuple[str, str], set[str]]:

@@ -2,10 +2,12 @@
 
 import io
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -226,6 +228,23 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
     )
     assert "One could see it" in last and "`scope judge exam runs/soups` shows each question" in last
     assert "gate_entity" in scope(tmp_path, "judge", "exam", "runs/soups").stdout
+
+
+@pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_is_coloured_but_for_those_who_want_none(
+    tmp_path: Path, env: dict[str, str], is_coloured: bool
+) -> None:
+    command = [sys.executable, "-m", "scope_selfplay", "doctor"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, cwd=tmp_path, env=environment() | env, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # How Linux says that the other end is closed.
+            while part := os.read(ours, 4096):
+                said += part
+    os.close(ours)
+    assert b"torch" in said and (b"\x1b[3" in said) == is_coloured
+    assert "\x1b" not in scope(tmp_path, "doctor", **env).stdout
 
 
 def test_windows_is_told_of_wsl_in_the_first_line() -> None:
