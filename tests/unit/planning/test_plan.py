@@ -7,6 +7,7 @@ disks: what a trainer needs, and what is advised where that is more than there i
 import asyncio
 import json
 import re
+import shlex
 import socket
 import time
 from contextlib import ExitStack
@@ -392,6 +393,19 @@ def test_the_laptops_run_passes_and_says_what_it_will_take(tmp_path: Path) -> No
     documents = r"[\d,]+ and [\d,]+ for held-out tasks; [\d,]+ needed if every one gives a task"
     assert re.match(documents, str(found["documents"]["what"]))
     assert "rollouts" in str(found["calls and time"]["what"]) and "free in" in str(found["disk"]["what"])
+
+
+def test_what_is_found_in_a_folder_of_documents_comes_with_the_command_that_shows_more(
+    tmp_path: Path,
+) -> None:
+    (folder := tmp_path / "my soups").mkdir()
+    (folder / "a.md").write_text("# Soup\n\nIt boils for an hour.\n")
+    (folder / "b.bin").write_bytes(b"\0")
+    files = checks_of(tmp_path, f"corpus.path={folder}")[1]["files"]
+    found, command, _ = str(files["what"]).split("`")
+    assert files["state"] == "warning" and ".bin" in found
+    shown = CliRunner().invoke(cli, shlex.split(command)[1:])
+    assert shown.exit_code == 0 and "b.bin" in shown.output
 
 
 def test_an_index_of_other_passages_stops_a_run(tmp_path: Path) -> None:
