@@ -21,13 +21,16 @@ import psutil
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.driver import waiting
 from scope_selfplay.driver.follow import FollowedHere, status_lines
 from scope_selfplay.driver.local import drive_node, read_slots
 from scope_selfplay.driver.node import HOST, Ports
 from scope_selfplay.driver.parts import Inputs
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.plan.placement import place
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.commands import ran
@@ -50,11 +53,12 @@ class Machine:
         self.holds, self.fails = home / "jobs" / "holds", home / "jobs" / "fails"
         self.silent = home / "bin" / "silent"
 
-    def start(self) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "tests.unit.controller.node_world", str(self.run.path.parent)]
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """Its driver, or what `scope` is told in `runs`."""
+        world = ["tests.unit.controller.node_world", str(self.run.path.parent)]
         return subprocess.Popen(
-            command,
-            cwd=self.home,
+            [sys.executable, "-m", *(["scope_selfplay", *words] if words else world)],
+            cwd=self.run.path.parent if words else self.home,
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -227,6 +231,26 @@ def test_a_port_that_is_taken_is_exchanged(here: Machine, monkeypatch: pytest.Mo
         assert (
             code == 143 and f"r1-judge: port {other.getsockname()[1]} is taken; another one is used" in said
         )
+
+
+def test_a_moved_run_goes_on_with_gpus_and_with_its_model_where_that_lies(here: Machine) -> None:
+    model = Path(shutil.copytree(policy_path("embedded"), here.home / "model"))
+    here.run.config.unlink()
+    short = {"max_prompt": 256, "max_response": 512}
+    own = {"domain": "embedded", "corpus": {"path": "embedded"}, "challenger": short, "solver": short}
+    config = config_of(NODE | own, model=NODE["model"] | {"path": "model"})
+    open_run(config, Path("runs"), Progress())
+    (here.home / "runs" / "elsewhere").mkdir()
+    here.run.path.rename(here.home / "runs" / "elsewhere" / "r1")
+    here.holds.touch()
+    driver = here.start("continue", "elsewhere/r1", "--gpus", "2")
+    lines_until(driver, "running r1-i00-make-tasks-a1")
+    assert any(str(model) in each.cmdline() for each in here.left())
+    driver.terminate()
+    assert driver.wait(120) == 143 and here.left() == []
+    model.rename(here.home / "gone")
+    gone = here.start("continue", "elsewhere/r1", "--gpus", "2")
+    assert "model: no such model directory" in gone.communicate(timeout=240)[1]
 
 
 GPUS = [("3", "no GPU|GPUs 0, 1"), ("0,7", "GPUs 0, 1"), ("many", "expected auto"), ("0", "expected auto")]
