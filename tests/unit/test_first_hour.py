@@ -31,7 +31,7 @@ from tests.unit.store.runs import write_run
 def scope(folder: Path, *words: str, **env: str) -> CompletedProcess[str]:
     command = [sys.executable, "-m", "scope_selfplay", *words]
     encoding = env.get("PYTHONIOENCODING", "utf-8")
-    return ran(command, cwd=folder, env=environment() | env, timeout=900, encoding=encoding)
+    return ran(command, cwd=folder, env=environment() | env, timeout=120, encoding=encoding)
 
 
 def test_a_check_of_all_packs_finds_the_mistake_in_ones_own(tmp_path: Path) -> None:

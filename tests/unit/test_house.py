@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_491,
+    "library lines": 55_505,
     "library files": 231,
-    "test lines": 39_020,
+    "test lines": 39_080,
     "benchmark lines": 5_718,
     "words by hand": 30_746,
     "settings": 192,

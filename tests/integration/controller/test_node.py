@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,11 +54,10 @@ class Machine:
         self.silent = home / "bin" / "silent"
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Its driver, or what `scope` is told in `runs`."""
-        world = ["tests.unit.controller.node_world", str(self.run.path.parent)]
+        command = words or ("tests.unit.controller.node_world", str(self.run.path.parent))
         return subprocess.Popen(
-            [sys.executable, "-m", *(["scope_selfplay", *words] if words else world)],
-            cwd=self.run.path.parent if words else self.home,
+            [sys.executable, "-m", *command],
+            cwd=self.home,
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -234,23 +233,21 @@ def test_a_port_that_is_taken_is_exchanged(here: Machine, monkeypatch: pytest.Mo
 
 
 def test_a_moved_run_goes_on_with_gpus_and_with_its_model_where_that_lies(here: Machine) -> None:
-    model = Path(shutil.copytree(policy_path("embedded"), here.home / "model"))
+    model = Path(shutil.copytree(policy_path("embedded"), here.home / "runs" / "model"))
     here.run.config.unlink()
     short = {"max_prompt": 256, "max_response": 512}
     own = {"domain": "embedded", "corpus": {"path": "embedded"}, "challenger": short, "solver": short}
-    config = config_of(NODE | own, model=NODE["model"] | {"path": "model"})
-    open_run(config, Path("runs"), Progress())
-    (here.home / "runs" / "elsewhere").mkdir()
-    here.run.path.rename(here.home / "runs" / "elsewhere" / "r1")
+    with chdir(here.home / "runs"):
+        open_run(config_of(NODE | own, model=NODE["model"] | {"path": "model"}), Path(), Progress())
+    here.run.path.rename(here.home / "r1")
     here.holds.touch()
-    driver = here.start("continue", "elsewhere/r1", "--gpus", "2")
-    lines_until(driver, "running r1-i00-make-tasks-a1")
+    again = ("scope_selfplay", "continue", "./r1", "--gpus", "2")
+    lines_until(driver := here.start(*again), "running r1-i00-make-tasks-a1")
     assert any(str(model) in each.cmdline() for each in here.left())
     driver.terminate()
     assert driver.wait(120) == 143 and here.left() == []
     model.rename(here.home / "gone")
-    gone = here.start("continue", "elsewhere/r1", "--gpus", "2")
-    assert "model: no such model directory" in gone.communicate(timeout=240)[1]
+    assert "model: no such model directory" in here.start(*again).communicate(timeout=240)[1]
 
 
 GPUS = [("3", "no GPU|GPUs 0, 1"), ("0,7", "GPUs 0, 1"), ("many", "expected auto"), ("0", "expected auto")]
