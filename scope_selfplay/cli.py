@@ -97,12 +97,20 @@ def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> C
     def with_settings(
         config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...], **others: Any
     ) -> None:
+        from scope_selfplay.base.errors import CheckpointError, ConfigError
         from scope_selfplay.config.load import load_config
 
         given = {"name": name, "seed": seed}
         options = {key: value for key, value in given.items() if value is not None}
-        settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
-        command(settings=settings, **others)
+        own = [each for each in overrides if each.startswith("corpus.path=")]
+        try:
+            settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
+            command(settings=settings, **others)
+        except (ConfigError, CheckpointError) as error:
+            if config or not own:
+                raise
+            hint = "no --config was given, so all but --set is the demo's, for its own documents: give one for yours"
+            raise type(error)(f"{error}; {hint}") from None
 
     return with_options(
         click.option("--config", type=PATH, help="YAML file of settings."),

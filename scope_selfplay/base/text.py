@@ -372,7 +372,7 @@ def form_of(text: str) -> frozenset[str]:
 
 
 def _common_words(text: str) -> list[str]:
-    # In German every noun has a capital, and none is told from a name.
+    # In German every noun has a capital, and none is told from a name. By the words: what is asked has no language.
     german = re.findall(r"\b(?:wer|wie|wo|der|das|dem|des|ist|und|von|welche[nmrs]?)\b", text.lower())
     names = {name for name in named_in(text) if len({*german}) < 2 or not name.isalpha()}
     return [word for word in map(_bare, spaced(text).split()) if word and word not in names]

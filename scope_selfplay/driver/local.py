@@ -23,6 +23,7 @@ from scope_selfplay.driver.loop import Controller, Hand, drive
 from scope_selfplay.driver.node import NodeHand
 from scope_selfplay.driver.observed import step_of
 from scope_selfplay.driver.parts import Action, Create, Inputs, steps_of
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.plan.placement import NodePlacement, Slots, place
 from scope_selfplay.plan.preflight import examine_before_begin
 from scope_selfplay.report.overview import summarise
@@ -121,6 +122,8 @@ def run_on_node(config: RunConfig, root: Path, asked: str, progress: Progress) -
     if sys.platform != "linux":
         raise ConfigError("--gpus: needs Linux, which tells a process of what its children left behind")
     root = root.absolute()
+    # Else the size of a model that is gone is asked for.
+    policy_path(config.model.path, RunFolder(root / config.name).base)
     placement = place(_with_places(config, root), read_slots(asked))
     progress.say("\n".join(placement.text()))
     # The run keeps the name of its model, and its servers and trainers get the place where that is now.

@@ -1,6 +1,7 @@
 """All lines of the preflight table for one run, here or, as far as that is known, on a cluster."""
 
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -352,6 +353,6 @@ def _files(config: RunConfig, pack: Pack) -> Iterator[Finding]:
     if config.corpus.path in ("embedded", "none") or not path.is_dir():
         return
     found = survey(path, pack.domain.corpus_reader)
-    left, what = bool(found.skipped), f"{found}; `scope documents {path}` says more"
+    left, what = bool(found.skipped), f"{found}; `scope documents {shlex.quote(str(path))}` says more"
     advice = "convert or move what should be read" if left else ""
     yield Finding("files", what, State.WARNING if left else State.OK, advice)

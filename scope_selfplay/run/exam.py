@@ -178,10 +178,12 @@ def thresholds_of(
     has_judged = (
         next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None and read_fork(folder) is None
     )
-    if read_exam(folder) is None and (config.judge.exam == "none" or has_judged or _is_random(judge)):
+    is_kept = read_exam(folder) is not None
+    if not is_kept and (config.judge.exam == "none" or has_judged or _is_random(judge)):
         return {}
     exam = hold_exam(judge, config, pack, documents, folder, say)
-    check_exam(exam, config.judge, say)
+    # A warning was given by whoever held it: preflight, or an earlier stage.
+    check_exam(exam, config.judge, (lambda text: None) if is_kept else say)
     return exam.thresholds
 
 

@@ -258,5 +258,6 @@ def test_every_command_of_ones_own_domain_runs_in_an_empty_folder(tmp_path: Path
     records = (run / "iteration-01" / "tasks" / "candidates.jsonl").read_text().splitlines()
     types = {task["type"] for record in records if (task := json.loads(record)["task"])}
     assert types and types <= {"diagnose", "procedure", "configure", "customer_reply", "return_a_device"}
+    assert load_config(run / "run.yaml").search.url is None and "step 5" not in page.partition("## 6.")[2]
     assert "pages" not in (run / "corpus.jsonl").read_text()
     assert "Brevik Gate 4 (4.2, 4.3, 4.4): Error codes" in (run / "corpus.jsonl").read_text()

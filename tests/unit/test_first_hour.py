@@ -221,6 +221,7 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
         )
         options = [word for each in settings for word in ("--set", each)]
         stopped = scope(tmp_path, "run", "--name", "soups", *options)
+        warned = scope(tmp_path, "run", "--name", "warned", *options, "--set", "judge.exam=report").stderr
     assert stopped.returncode == 64 and not (tmp_path / "runs" / "soups").exists()
     last = stopped.stderr.splitlines()[-1]
     assert "judge's exam: the judge cannot answer gate_entity, grade, compare_scores: 0.00" in last, (
@@ -228,6 +229,7 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
     )
     assert "One could see it" in last and "`scope judge exam runs/soups` shows each question" in last
     assert "gate_entity" in scope(tmp_path, "judge", "exam", "runs/soups").stdout
+    assert warned.count("judge's exam: the judge cannot answer") == 1 and "make held-out tasks" in warned
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

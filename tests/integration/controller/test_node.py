@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,13 +21,16 @@ import psutil
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Candidate
 from scope_selfplay.driver import waiting
 from scope_selfplay.driver.follow import FollowedHere, status_lines
 from scope_selfplay.driver.local import drive_node, read_slots
 from scope_selfplay.driver.node import HOST, Ports
 from scope_selfplay.driver.parts import Inputs
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.plan.placement import place
+from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.commands import ran
@@ -50,10 +53,10 @@ class Machine:
         self.holds, self.fails = home / "jobs" / "holds", home / "jobs" / "fails"
         self.silent = home / "bin" / "silent"
 
-    def start(self) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "tests.unit.controller.node_world", str(self.run.path.parent)]
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        command = words or ("tests.unit.controller.node_world", str(self.run.path.parent))
         return subprocess.Popen(
-            command,
+            [sys.executable, "-m", *command],
             cwd=self.home,
             env=self.environment,
             stderr=subprocess.PIPE,
@@ -228,6 +231,24 @@ def test_a_port_that_is_taken_is_exchanged(here: Machine, monkeypatch: pytest.Mo
         assert (
             code == 143 and f"r1-judge: port {other.getsockname()[1]} is taken; another one is used" in said
         )
+
+
+def test_a_moved_run_goes_on_with_gpus_and_with_its_model_where_that_lies(here: Machine) -> None:
+    model = Path(shutil.copytree(policy_path("embedded"), here.home / "runs" / "model"))
+    here.run.config.unlink()
+    short = {"max_prompt": 256, "max_response": 512}
+    own = {"domain": "embedded", "corpus": {"path": "embedded"}, "challenger": short, "solver": short}
+    with chdir(here.home / "runs"):
+        open_run(config_of(NODE | own, model=NODE["model"] | {"path": "model"}), Path(), Progress())
+    here.run.path.rename(here.home / "r1")
+    here.holds.touch()
+    again = ("scope_selfplay", "continue", "./r1", "--gpus", "2")
+    lines_until(driver := here.start(*again), "running r1-i00-make-tasks-a1")
+    assert any(str(model) in each.cmdline() for each in here.left())
+    driver.terminate()
+    assert driver.wait(120) == 143 and here.left() == []
+    model.rename(here.home / "gone")
+    assert "model: no such model directory" in here.start(*again).communicate(timeout=240)[1]
 
 
 GPUS = [("3", "no GPU|GPUs 0, 1"), ("0,7", "GPUs 0, 1"), ("many", "expected auto"), ("0", "expected auto")]

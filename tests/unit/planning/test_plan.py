@@ -7,6 +7,7 @@ disks: what a trainer needs, and what is advised where that is more than there i
 import asyncio
 import json
 import re
+import shlex
 import socket
 import time
 from contextlib import ExitStack
@@ -388,6 +389,16 @@ def test_the_laptops_run_passes_and_says_what_it_will_take(tmp_path: Path) -> No
     documents = r"[\d,]+ and [\d,]+ for held-out tasks; [\d,]+ needed if every one gives a task"
     assert re.match(documents, str(found["documents"]["what"]))
     assert "rollouts" in str(found["calls and time"]["what"]) and "free in" in str(found["disk"]["what"])
+
+
+def test_a_folder_of_documents_is_told_of_with_the_command_that_shows_more(tmp_path: Path) -> None:
+    (folder := tmp_path / "my soups").mkdir()
+    for name in ("a.md", "b.bin"):
+        (folder / name).write_text("# Soup\n\nIt boils for an hour.\n")
+    files = checks_of(tmp_path, f"corpus.path={folder}")[1]["files"]
+    found, command, _ = str(files["what"]).split("`")
+    shown = CliRunner().invoke(cli, shlex.split(command)[1:]).output
+    assert files["state"] == "warning" and ".bin" in found and "b.bin" in shown
 
 
 def test_an_index_of_other_passages_stops_a_run(tmp_path: Path) -> None:

@@ -12,11 +12,16 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.intervals import shown
 from scope_selfplay.base.text import printable
+from scope_selfplay.base.values import Comparison, Grade, Rollout
 from scope_selfplay.cli import cli
+from scope_selfplay.config.load import load_config
+from scope_selfplay.evaluation.ratings import GradedAnswers, rate
 from scope_selfplay.report import pages
 from scope_selfplay.report.app import HEADERS, Site, build_app
 from scope_selfplay.report.pages import ShownRun, ShownRuns
+from scope_selfplay.store.files import read_records, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.unit.store.runs import finish, write_run
 from tests.unit.viewer.conftest import MARK, hostile_texts
@@ -79,6 +84,8 @@ def test_every_page_is_sound_and_runs_no_script_but_its_own(client: TestClient, 
     assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]
     assert all(got.headers[name] == value for name, value in HEADERS.items())
     addresses = [value for name, value in page.attributes if name in ("href", "src", "action")]
+    assert page.names.count("th") == sum(name == "scope" for name, _ in page.attributes)
+    assert re.findall(r"<tr[^>]*>\s*<td[^>]*>", got.text) == []
     assert addresses and all(not urlsplit(each).netloc and not urlsplit(each).scheme for each in addresses)
 
 
@@ -245,6 +252,24 @@ def test_a_folder_of_runs_lists_each_with_what_it_came_to_and_opens_it(
         assert opened.get("/runs/none/").status_code == opened.get("/compare?a=none").status_code == 404
         shutil.rmtree(tmp_path / "one")
         assert opened.get("/runs/one/").status_code == 404 and ">one<" not in opened.get("/").text
+
+
+@pytest.mark.parametrize("evidence", ["ratings", "scores"])
+def test_the_overview_shows_the_interval_that_rules(tmp_path: Path, evidence: str) -> None:
+    run, answers = write_run(tmp_path / "demo"), dict[str, GradedAnswers]()
+    write_atomic(run.config, f"name: demo\nseed: 7\ncompare: {{evidence: {evidence}}}\n")
+    for number in (0, 1):
+        stage = run.stage(number, Stage.COMPARE)
+        tried = {each.subject_id: each for each in read_records(stage.rollouts, Rollout)}
+        graded = dict(zip(tried, read_records(stage.grades, Grade), strict=True))
+        answers[f"S_{number}"] = GradedAnswers(tried, graded)
+    met, settings = read_records(stage.comparisons, Comparison), load_config(run.config).compare
+    found = rate([], answers, met, starts=["S_0"], settings=settings, seed=7)
+    write_atomic(stage.ratings, found.model_dump_json())
+    ruled = found.gain if evidence == "scores" else found.rating_gain
+    assert ruled and shown(ruled, sign=True) in found.reason
+    text = TestClient(build_app(ShownRun(run.path), Site()), base_url="http://localhost").get("/").text
+    assert f"{ruled.value:+.3f}<" in text and "{:+.3f} to {:+.3f}".format(*ruled.ends) in text
 
 
 def test_files_that_go_one_by_one_while_a_run_is_viewed_are_no_fault_of_ours(
