@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
-from scope_selfplay.base.values import Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
+from scope_selfplay.base.values import GATES, Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
 from scope_selfplay.corpus.sample import LANGUAGES, task_language
 from scope_selfplay.judge.fences import Fencer, View, shown, text_outside

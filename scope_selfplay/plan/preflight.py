@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from scope_selfplay.base.errors import ConfigError, Finding, OutsideError, ScopeError, State, raise_for_stops
-from scope_selfplay.base.gates import DEFAULT_GATES
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Document, Role
+from scope_selfplay.base.values import DEFAULT_GATES, Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig

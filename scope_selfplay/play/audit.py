@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import ConfigError, RecordError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean, mean_by_item
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
@@ -19,6 +18,7 @@ from scope_selfplay.base.values import (
     Candidate,
     Comparison,
     Fault,
+    Gate,
     Outcome,
     Rollout,
     Verdict,

@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
-from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.text import frame_of, framed
-from scope_selfplay.base.values import CorpusReader, Value
+from scope_selfplay.base.values import DEFAULT_GATES, CorpusReader, Gate, Value
 from scope_selfplay.prompts import file as template
 from scope_selfplay.prompts.file import Prompt
 from scope_selfplay.prompts.roles import (

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from scope_selfplay.base.errors import UserError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import CandidateStatus, CorpusReader, Reason
+from scope_selfplay.base.values import CandidateStatus, CorpusReader, Gate, Reason
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report import SAMPLES

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import DIFFERENCES, estimate_mean, fit_over_items
+from scope_selfplay.base.values import Gate
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import (
     AGREE,

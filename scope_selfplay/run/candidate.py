@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from scope_selfplay.base.errors import SearchError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.sampling import Message, PolicyModel, TextCodec
 from scope_selfplay.base.terminal import Activity
 from scope_selfplay.base.text import suspicions
@@ -23,6 +22,7 @@ from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Document,
+    Gate,
     Grade,
     Key,
     Provenance,

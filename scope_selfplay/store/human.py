@@ -6,9 +6,8 @@
 The loop reads none of it; a person may work while it runs.
 """
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.machine import folder_lock
-from scope_selfplay.base.values import Comparison, Value
+from scope_selfplay.base.values import Comparison, Gate, Value
 from scope_selfplay.store.files import Appender, disk_faults, read_records
 from scope_selfplay.store.folder import RunFolder
 

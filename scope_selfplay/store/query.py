@@ -5,12 +5,12 @@ from enum import StrEnum
 from pydantic import Field
 
 from scope_selfplay.base.errors import RecordError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Comparison,
     Document,
+    Gate,
     Grade,
     Reason,
     Rollout,

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import InferenceError, SearchError
-from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
 from scope_selfplay.base.values import (
+    DEFAULT_GATES,
     Candidate,
     CandidateStatus,
     Criterion,
     Document,
+    Gate,
     Key,
     Passage,
     Provenance,
