@@ -8,9 +8,15 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from scope_selfplay.config.load import field_names
-from scope_selfplay.config.rewards import DESIGNS, PRESETS, ROUTED, RewardSettings, RoutingSettings
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.config.training import INHERITED
+from scope_selfplay.config.training import (
+    DESIGNS,
+    INHERITED,
+    PRESETS,
+    ROUTED,
+    RewardSettings,
+    RoutingSettings,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "look-up" / "settings.md"
 

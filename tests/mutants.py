@@ -46,7 +46,7 @@ SUBJECTS = {
     "rewards.equations rewards.measures": "unit/rewards unit/reward_designs",
     "rewards.verify": "unit/rewards/test_text_match.py unit/maths integration/maths/test_verifier.py",
     "ranking.matches ranking.balanced ranking.topologies ranking.driver": "unit/ranking unit/reward_designs",
-    "training.rows training.loss training.passes": "unit/training integration/loop/test_rows_in_training.py "
+    "training.loss training.passes": "unit/training integration/loop/test_rows_in_training.py "
     "integration/loop/test_forward_pass.py",
     "stages.tasks stages.compare run.candidate": "unit/run/test_candidate.py unit/stages unit/maths "
     "unit/inspection/test_summary.py "

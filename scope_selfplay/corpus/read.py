@@ -25,8 +25,7 @@ from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
 from scope_selfplay.corpus.markdown import metadata_of, split_page
-from scope_selfplay.corpus.sample import first_shuffled, kin_of
-from scope_selfplay.corpus.screen import screen
+from scope_selfplay.corpus.screen import first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 
 _SHOWN = 3

@@ -17,8 +17,7 @@ from typing import Any
 
 import scope_selfplay.designs as package
 from scope_selfplay.base.values import Key, rng_from
-from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
-from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.config.training import AnyReward, RubricReward, SolverConfig, VerifierReward
 from scope_selfplay.designs.answers import Rewards
 from scope_selfplay.designs.design import (
     Alone,

@@ -26,9 +26,8 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.run import engines
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.run import Run
+from scope_selfplay.run.run import Run, partner_of
 from scope_selfplay.run.schedule import PolicyVersion
 from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.store.files import read_value
@@ -111,7 +110,7 @@ class EvaluatedRun(Run):
 
 def answering_as(run: EvaluatedRun, contestant: Contestant, decoding: Decoding) -> Player:
     """What answers as a contestant. Raises CheckpointError, ConfigError, InferenceError, RunMismatchError."""
-    partner, policy = engines.partner_of(run.config, Role.SOLVER), contestant.policy
+    partner, policy = partner_of(run.config, Role.SOLVER), contestant.policy
     # A run's checkpoints speak as its base model does; another model has a tokenizer of its own.
     speaks = run.base if policy is None or contestant.run is not None else policy.path
     codec = run.codec_of(speaks, thinking=decoding.thinking)

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from scope_selfplay.base.text import FAMILIES, ControlTags
 from scope_selfplay.base.values import GATES, Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
-from scope_selfplay.corpus.sample import LANGUAGES, task_language
+from scope_selfplay.corpus.screen import LANGUAGES, task_language
 from scope_selfplay.judge.fences import Fencer, View, shown, text_outside
 from scope_selfplay.judge.protocol import (
     CRITERIA,

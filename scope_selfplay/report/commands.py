@@ -259,8 +259,7 @@ def documents(
     """
     from scope_selfplay.base.text import one_line
     from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.report import describe_corpus
-    from scope_selfplay.corpus.screen import Screened, screen
+    from scope_selfplay.corpus.screen import Screened, describe_corpus, screen
 
     skipped: dict[Path, str] = {}
     if path.suffix in CONFIGS:

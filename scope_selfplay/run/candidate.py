@@ -36,7 +36,7 @@ from scope_selfplay.base.values import (
     content_id,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import LANGUAGES, TaskSource, language_of, task_language
+from scope_selfplay.corpus.screen import LANGUAGES, TaskSource, language_of, task_language
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge

@@ -177,8 +177,7 @@ def try_tool(
 
 
 async def _called(tool: Tool, given: dict[str, Any], found: Sequence[Tool], settings: RunConfig) -> ToolCall:
-    from scope_selfplay.inference.checkpoints import policy_path
-    from scope_selfplay.inference.codec import ChatCodec
+    from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
     from scope_selfplay.search.searcher import show_passages
 
     call = Call(tool.name, given, json.dumps(given))

@@ -20,7 +20,7 @@ from scope_selfplay.base.errors import ConfigError, RunMismatchError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig, changed_settings
-from scope_selfplay.corpus.sample import kin_of
+from scope_selfplay.corpus.screen import kin_of
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import CorpusChanges, corpus_changes

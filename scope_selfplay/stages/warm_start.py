@@ -17,12 +17,11 @@ from pydantic import AfterValidator, BaseModel
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.dialects.families import Dialect
-from scope_selfplay.inference.checkpoints import policy_path
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
 from scope_selfplay.net.json import given_lines
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.folder import weights_hash
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.passes import TrainingRow
 from scope_selfplay.training.sft import WarmStart, sft
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from scope_selfplay.base.values import Key, Rollout, RolloutStatus, Rubric, Task, rng_from
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.designs.answers import (
     answer_metrics,
     behaviour_metrics,
@@ -30,7 +30,7 @@ from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import read_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.rows import rewarded_rollout, rows_from
+from scope_selfplay.training.passes import rewarded_rollout, rows_from
 
 
 def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:

@@ -12,7 +12,7 @@ from pathlib import Path
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import rng_from
 from scope_selfplay.config.training import TrainConfig
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder
@@ -20,8 +20,8 @@ from scope_selfplay.training.engines import Engine, Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import AdvantageScale
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from scope_selfplay.training.ranks import Ranks, ranks
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 
 @dataclass(frozen=True)

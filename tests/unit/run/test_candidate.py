@@ -30,7 +30,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Reply, RubricQuestion
