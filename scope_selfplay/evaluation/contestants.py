@@ -130,7 +130,13 @@ def placed(run: Run, asked: Benchmark, decoding: Decoding) -> tuple[EvaluatedRun
     holds = (config or {}).get("max_position_embeddings")
     context = holds if isinstance(holds, int) else None
     budget = fitting_budget(asked.budget, run.config, context, can_search=bool(run.documents))
-    pack = run.pack if asked.pack is None else with_solver_prompt(run.pack, asked.pack)
+    pack = run.pack
+    if asked.pack is not None:
+        solvers = [
+            each for each in load_pack(pack_path(asked.pack)).prompts if each.role is PromptRole.SOLVER
+        ]
+        prompts = tuple(solvers[0] if each.role is PromptRole.SOLVER else each for each in pack.prompts)
+        pack = Pack(domain=pack.domain, prompts=prompts)
     place = EvaluatedRun(
         budgeted(run.config, budget, decoding), run.folder, pack, run.progress, outages=run.outages
     )
@@ -174,11 +180,3 @@ def budgeted(config: RunConfig, budget: Budget, decoding: Decoding) -> RunConfig
             "search": config.search.model_copy(update=search),
         }
     )
-
-
-def with_solver_prompt(pack: Pack, name: str) -> Pack:
-    """The run's pack, with the Solver's prompt of another one."""
-    other = load_pack(pack_path(name))
-    prompt = next(prompt for prompt in other.prompts if prompt.role is PromptRole.SOLVER)
-    prompts = tuple(prompt if each.role is PromptRole.SOLVER else each for each in pack.prompts)
-    return Pack(domain=pack.domain, prompts=prompts)

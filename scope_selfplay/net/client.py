@@ -412,7 +412,10 @@ class Client:
                         # Another one would have to compute what this one keeps.
                         break
                 else:
-                    self._end_silence(server.url)
+                    if self._silent_since is not None:
+                        silence = time.monotonic() - self._silent_since
+                        self._say(f"{server.url} answers again, after {silence:.0f} s")
+                        self._silent_since = None
                     return answer
             if fault is None:
                 continue
@@ -461,11 +464,6 @@ class Client:
             self._silent_since = time.monotonic()
             clock = time.strftime("%H:%M:%S")
             self._say(f"{reason} (since {clock}); asking again for up to {left:.0f} s")
-
-    def _end_silence(self, url: str) -> None:
-        if self._silent_since is not None:
-            self._say(f"{url} answers again, after {time.monotonic() - self._silent_since:.0f} s")
-            self._silent_since = None
 
 
 def rank(subject: str, url: str) -> bytes:
