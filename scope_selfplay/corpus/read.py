@@ -22,9 +22,8 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig, RunConfig
-from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
-from scope_selfplay.corpus.markdown import metadata_of, split_page
 from scope_selfplay.corpus.screen import first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 

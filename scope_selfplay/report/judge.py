@@ -11,7 +11,7 @@ from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.judge.checks import Exam, canary_shares, read_audit, read_canaries, read_exam
 from scope_selfplay.report.sections import Section
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.human import HumanComparison, HumanFolder, HumanVerdict
+from scope_selfplay.store.query import HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 
 

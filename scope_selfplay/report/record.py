@@ -28,8 +28,7 @@ from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
 from scope_selfplay.report.judge import verdicts_by_people
 from scope_selfplay.report.signals import SENTENCE_END
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.human import HumanVerdict
-from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
+from scope_selfplay.store.query import HeldOutScore, HumanVerdict, TaskPage, TaskRecord
 from scope_selfplay.store.reader import RunReader
 
 _COLUMNS = {
