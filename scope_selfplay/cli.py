@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
 
     # Command -> its module, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
-        "doctor": (".plan.commands", "Say what this machine can run, and how to get what is missing."),
+        "doctor": (".plan.doctor", "Say what this machine can run, and how to get what is missing."),
         "documents": (".report.commands", "Show what a run reads from a path."),
         "download": (".store.object_store", "Bring a folder from an object store."),
         "eval": (".evaluation.commands", "Let checkpoints answer a benchmark."),

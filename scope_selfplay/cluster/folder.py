@@ -97,6 +97,7 @@ class RunFolderLayout:
 def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
     controller = controller_job(config, [*layout.packs], layout.components)
+    name, arguments = controller["metadata"]["name"], "/spec/template/spec/containers/0/args/-"
     files = {
         "setup/run.yaml": run_yaml,
         **({f"setup/{CLUSTER_FILE}": layout.cluster_yaml} if layout.cluster_yaml else {}),
@@ -106,8 +107,11 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
         f"{SHARED}/kustomization.yaml": _kustomization(SHARED, _shared(config.cluster, layout)),
     }
     for iteration in range(1, config.iterations + 1):
-        patches = [_only_iteration(config.name, f"{iteration:02d}", controller["metadata"]["name"])]
-        body = {"components": ["../setup"], "patches": patches}
+        number, label = f"{iteration:02d}", "metadata/labels/scope~1iteration"
+        own = f"{config.name}-i{number}{name.removeprefix(config.name)}"
+        changes = [(f"/{label}", number), (f"/spec/template/{label}", number)]
+        changes += [(arguments, "--only-iteration"), (arguments, number)]
+        body = {"components": ["../setup"], "patches": [_renamed("Job", name, own, *changes)]}
         files[f"iteration-{iteration:02d}/kustomization.yaml"] = _kustomization("", body)
     by_hand = prepare_jobs(config)
     if config.cluster.evaluate is not None:
@@ -156,13 +160,6 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
             for pack in layout.packs
         ],
     }
-
-
-def _only_iteration(run: str, number: str, controller: str) -> Body:
-    label, arguments = "metadata/labels/scope~1iteration", "/spec/template/spec/containers/0/args/-"
-    changes = [(f"/{label}", number), (f"/spec/template/{label}", number)]
-    changes += [(arguments, "--only-iteration"), (arguments, number)]
-    return _renamed("Job", controller, f"{run}-i{number}{controller.removeprefix(run)}", *changes)
 
 
 def _renamed(kind: str, name: str, new: str, *added: tuple[str, Any]) -> Body:

@@ -264,10 +264,7 @@ def pod_template(
     pod: Body = {"metadata": metadata, "spec": spec}
     for patch in (cluster.pod, cluster.gpu_pod if has_gpus else cluster.cpu_pod, program.settings.pod):
         pod = patched(pod, patch)
-    if program.before:
-        (main,) = [each for each in pod["spec"]["containers"] if each["name"] == "main"]
-        before = [_init_container(cluster, program, main, name) for name in program.before]
-        pod["spec"]["initContainers"] = [*pod["spec"].get("initContainers", ()), *before]
+    pod["spec"] = _with_init_containers(cluster, program, pod["spec"])
     if has_gpus:
         # Most clusters keep nodes with GPUs for pods that ask for them; a slice's node has the taint of whole ones.
         found, resource = pod["spec"].get("tolerations") or [], cluster.gpu_resource
@@ -302,6 +299,12 @@ def from_secrets(secret: str | None, extra: Body) -> Body:
     """Fields of a container which has the keys of a Secret, where one is named, as variables of its environment."""
     source = {"secretRef": {"name": secret}}
     return extra | {"envFrom": [*extra.get("envFrom", ()), source]} if secret else extra
+
+
+def _with_init_containers(cluster: ClusterConfig, program: Program, spec: Body) -> Body:
+    (main,) = [each for each in spec["containers"] if each["name"] == "main"]
+    before = [_init_container(cluster, program, main, name) for name in program.before]
+    return spec | ({"initContainers": [*spec.get("initContainers", ()), *before]} if before else {})
 
 
 def _init_container(cluster: ClusterConfig, program: Program, main: Body, name: str) -> Body:

@@ -88,7 +88,9 @@ def split_page(
     page = (
         front.get("title") or heading or title or PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
     )
-    subject = subject_of(front)
+    # Product and version, as a title begins with them.
+    product, version = front.get("product", ""), front.get("version") or front.get("versions") or ""
+    subject = f"{product} ({version})" if product and version else product or version
     sections: list[tuple[int, Document]] = []
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
@@ -109,12 +111,6 @@ def split_page(
     if not sections:
         raise CorpusError(f"{place}: has headings alone; fill it, or read it whole (text_files)")
     return sections
-
-
-def subject_of(front: Mapping[str, str]) -> str:
-    """Product and version, as a title begins with them."""
-    product, version = front.get("product", ""), front.get("version") or front.get("versions") or ""
-    return f"{product} ({version})" if product and version else product or version
 
 
 def metadata_of(fields: Mapping[str, object]) -> dict[str, str]:

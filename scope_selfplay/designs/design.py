@@ -391,7 +391,9 @@ class RubricSource:
 
     def known(self, task: Task, own: Rubric) -> Rubric | None:
         """The rubric that `find` gives without asking anybody; None where it has to be written first."""
-        if self._choice == "task" or (self._choice == "query" and _is_given(task, own)):
+        # One that came with a question from outside; a Challenger's task has one that knows its document.
+        is_given = not task.document_id and any(each.check is None for each in own.criteria)
+        if self._choice == "task" or (self._choice == "query" and is_given):
             return own
         return self._written.get(task.id)
 
@@ -423,8 +425,3 @@ class RubricSource:
         if rubric is not None:
             self._written[task.id] = rubric
         return rubric
-
-
-def _is_given(task: Task, own: Rubric) -> bool:
-    """Whether the rubric came with a question from outside; a Challenger's task has one that knows its document."""
-    return not task.document_id and any(criterion.check is None for criterion in own.criteria)

@@ -193,7 +193,7 @@ class Rewarder:
         return settled
 
     def _is_thin(self, judge: MeteredJudge | None) -> bool:
-        return judge is not None and judge.records.missing_share > self.max_missing
+        return judge is not None and judge.records.missing / max(1, judge.records.calls) > self.max_missing
 
 
 def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) -> Rewards | None:

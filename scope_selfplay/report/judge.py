@@ -85,11 +85,6 @@ def _agreement(labels: Sequence[Labels]) -> Estimate:
     )
 
 
-def verdicts_by_people(reader: RunReader, task_id: str) -> list[HumanVerdict]:
-    """What people said to the judge's questions about a task."""
-    return [verdict for verdict in HumanFolder(reader.folder).verdicts() if verdict.task_id == task_id]
-
-
 def _labels(reader: RunReader, verdicts: Iterable[HumanVerdict]) -> Iterator[tuple[list[str], Labels]]:
     """Questions that judge and person have both answered, with the rows of the table that they belong to."""
     said = [verdict for verdict in verdicts if verdict.value is not None]

@@ -13,7 +13,7 @@ import yaml
 
 from scope_selfplay.base.errors import ExitCode, JudgeError, RecordError, StorageError
 from scope_selfplay.cli import cli, main
-from scope_selfplay.plan.commands import CAPABILITIES
+from scope_selfplay.plan.doctor import CAPABILITIES
 
 
 class Ending(NamedTuple):
