@@ -206,11 +206,6 @@ class ToolCall(Value):
     seconds: float = 0.0
     fault: ToolFault | None = None
 
-    @property
-    def was_made(self) -> bool:
-        """Whether a tool was asked, and not refused because of how the policy called it."""
-        return self.fault not in (ToolFault.UNKNOWN, ToolFault.ARGUMENTS, ToolFault.SPENT)
-
 
 class Turn(Value):
     """One assistant turn: exactly the ids that the policy saw and sampled, and what the dialect read in them.
@@ -231,7 +226,8 @@ class Turn(Value):
     @property
     def uses_tool(self) -> bool:
         """Whether a tool was asked: search, or another one as it wants to be asked."""
-        return self.query is not None or (self.call is not None and self.call.was_made)
+        refused = (ToolFault.UNKNOWN, ToolFault.ARGUMENTS, ToolFault.SPENT)
+        return self.query is not None or (self.call is not None and self.call.fault not in refused)
 
 
 class RolloutStatus(StrEnum):
