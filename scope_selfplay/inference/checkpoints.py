@@ -213,16 +213,13 @@ class SamplingEngine:
                 f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
             )
         temperature = 0.0 if request.greedy else self._temperature
-        most = min(request.max_tokens, room)
-        return Sampling(most, temperature, seed, self._encoded(request.stop), self._top_p)
-
-    def _encoded(self, stop: tuple[str, ...]) -> Stops:
+        most, stop = min(request.max_tokens, room), request.stop
         if stop not in self._stops:
             encoded = {text: self.codec.encode_tag(text) for text in stop}
             single = {ids[0] for ids in encoded.values() if len(ids) == 1}
             texts = tuple(text for text, ids in encoded.items() if len(ids) > 1)
             self._stops[stop] = Stops(frozenset(single | self.codec.end_ids), texts)
-        return self._stops[stop]
+        return Sampling(most, temperature, seed, self._stops[stop], self._top_p)
 
 
 EMBEDDED = "embedded"

@@ -174,10 +174,14 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         # Nobody is told when all are sampled: the engine is needed until the last of them is judged.
         found = await sample_step(records, step, lambda rows: None)
         groups, measures = list(found.groups), [found.metrics]
-        fresh, first = _fresh_tasks(job, tasks, step), job.ranks.number * len(records)
+        # The tasks that the step does not have, in an order of its own.
+        batch, first = job.settings.batch, job.ranks.number * len(records)
+        had = set(job.records[step * batch : (step + 1) * batch])
+        fresh = [task for task in tasks if task not in had]
+        rng_from(job.options.seed, "resample", step).shuffle(fresh)
         for number in range(rounds):
             flat = [place for place, group in enumerate(groups) if is_flat([each.reward for each in group])]
-            turns = {place: number * job.settings.batch + first + place for place in flat}
+            turns = {place: number * batch + first + place for place in flat}
             again = {place: fresh[turn] for place, turn in turns.items() if turn < len(fresh)}
             # All ranks take part in a round, because a step has things to agree on; one without flat groups has none.
             if not any(await job.ranks.gather("resampled", bool(again))):
@@ -189,15 +193,6 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         return StepResult(groups, {"resampled": Total(0), **in_turn(measures)})
 
     return sample
-
-
-def _fresh_tasks(job: GrpoJob, tasks: Sequence[str], step: int) -> list[str]:
-    """The tasks that the step does not have, in an order of its own."""
-    batch = job.settings.batch
-    had = set(job.records[step * batch : (step + 1) * batch])
-    fresh = [task for task in tasks if task not in had]
-    rng_from(job.options.seed, "resample", step).shuffle(fresh)
-    return fresh
 
 
 @dataclass(frozen=True)
