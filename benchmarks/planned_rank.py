@@ -58,7 +58,7 @@ class _Rank:
         from benchmarks.gpu.made_up import NoEngine, job_of
         from scope_selfplay.config.training import SolverConfig
         from scope_selfplay.store import folder as receipts
-        from scope_selfplay.training import checkpoint, metrics
+        from scope_selfplay.training import checkpoint, job
         from scope_selfplay.training.job import TrainingCallbacks
         from scope_selfplay.training.loop import TrainingLoop, load
 
@@ -71,7 +71,7 @@ class _Rank:
 
         receipts.write_atomic = written
         checkpoint.damage_of = self.watched("reading", checkpoint.damage_of)
-        metrics.Appender.append = self.watched("metrics", metrics.Appender.append)
+        job.Appender.append = self.watched("metrics", job.Appender.append)
         fixed = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "max_response": 64, "save_every": 1}
         sizes = {"steps": plan.steps, "batch": plan.share * plan.ranks, "group_size": plan.group}
         settings = SolverConfig.model_validate({**fixed, **sizes, **plan.settings})
@@ -132,7 +132,7 @@ class _Rank:
 
     def group(self, rng: random.Random) -> list[Any]:
         """Rows of any number and length; rollouts without a reward, groups that are flat or have no rows."""
-        from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+        from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
         flat, empty, rollouts = rng.random() < 0.2, rng.random() < 0.1, []
         for _ in range(self.plan.group):

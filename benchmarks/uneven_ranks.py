@@ -29,8 +29,8 @@ from scope_selfplay.training.engines import StepResult
 from scope_selfplay.training.loop import TrainingLoop
 from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.model import Placement, TrainedModel
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from scope_selfplay.training.ranks import Ranks, ranks
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 PLACEMENTS = {"plain": "float32", "plain bf16": "bfloat16", "FSDP": "float32", "FSDP bf16": "bfloat16"}

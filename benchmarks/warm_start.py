@@ -28,14 +28,14 @@ from benchmarks.options import read_options
 from scope_selfplay.base.sampling import Message, Sample
 from scope_selfplay.base.values import Finish, Passage, Rollout
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec
 from scope_selfplay.policy import episodes
 from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.search.tools import ToolResult, UseTool
-from scope_selfplay.training.rows import rows_from
+from scope_selfplay.training.passes import rows_from
 
 POLICY = Path(__file__).parent.parent / "scope_selfplay" / "embedded" / "policy"
 SEED = 1

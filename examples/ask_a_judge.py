@@ -14,8 +14,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Document, Priority, Task
+from scope_selfplay.base.values import Criterion, Document, Gate, Priority, Task
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.endpoint import with_models
 from scope_selfplay.judge.model import ModelJudge

@@ -369,7 +369,7 @@ def warm_start(
 ) -> None:
     """SFT before iteration 1, on trajectories of a stronger model."""
     from jobs.launch import ranks_here, run_as_ranks
-    from scope_selfplay.training.sft import WarmStart
+    from scope_selfplay.stages.warm_start import WarmStart
 
     how = WarmStart(**training)
     if (node := ranks_here(processes)) is not None:

@@ -105,17 +105,12 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
             raise ConfigError(
                 f"{folder}: no index can be built there: {error.strerror}; choose another folder"
             ) from None
-        if found := difference(read_recipe(folder), recipe):
+        before = read_value(folder / RECIPE, Recipe, "build in another folder")
+        if before is None:
+            raise RecordError(f"{folder}: no {RECIPE}: no index was built there")
+        if found := difference(before, recipe):
             raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
         yield index_folder.read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-def read_recipe(folder: Path) -> Recipe:
-    """What was built in `folder`. Raises RecordError when that is not recorded."""
-    recipe = read_value(folder / RECIPE, Recipe, "build in another folder")
-    if recipe is None:
-        raise RecordError(f"{folder}: no {RECIPE}: no index was built there")
-    return recipe
 
 
 def difference(before: Recipe, now: Recipe) -> str:

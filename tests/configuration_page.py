@@ -7,10 +7,9 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from scope_selfplay.config import training
 from scope_selfplay.config.load import field_names
-from scope_selfplay.config.rewards import DESIGNS, PRESETS, ROUTED, RewardSettings, RoutingSettings
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.config.training import INHERITED
 
 PAGE = Path(__file__).parents[1] / "docs" / "look-up" / "settings.md"
 
@@ -65,7 +64,7 @@ ROUTING_HEAD = """
 
 
 def render() -> str:
-    inherited = {f"challenger.{key}" for key in INHERITED}
+    inherited = {f"challenger.{key}" for key in training.INHERITED}
     alike: dict[tuple[str, str], list[str]] = {}
     for name in field_names():
         if name not in inherited:
@@ -75,12 +74,12 @@ def render() -> str:
         part, dot, _ = names[0].partition(".")
         part = part if dot else "The run"
         rows[part] = rows.get(part, PART.format(part=part)) + _row(names, meaning)
-    presets = "".join(_preset(name) for name in PRESETS if name not in DESIGNS)
-    designs = "".join(_design(name, model.model_fields) for name, model in DESIGNS.items())
-    designs += "".join(_setting(*each) for each in RewardSettings.model_fields.items())
+    presets = "".join(_preset(name) for name in training.PRESETS if name not in training.DESIGNS)
+    designs = "".join(_design(name, model.model_fields) for name, model in training.DESIGNS.items())
+    designs += "".join(_setting(*each) for each in training.RewardSettings.model_fields.items())
     routing = "".join(
         f"| `{name}` | `{_shown(field.default)}` | {_meaning(field)} |\n"
-        for name, field in RoutingSettings.model_fields.items()
+        for name, field in training.RoutingSettings.model_fields.items()
     )
     return HEAD + "".join(rows.values()) + REWARDS + presets + DESIGN_HEAD + designs + ROUTING_HEAD + routing
 
@@ -93,20 +92,22 @@ def _row(names: list[str], meaning: str) -> str:
 
 
 def _preset(name: str) -> str:
-    settings = json.dumps(PRESETS[name])
-    routed = ", with `solver.routing=auto`" if name in ROUTED else ""
+    settings = json.dumps(training.PRESETS[name])
+    routed = ", with `solver.routing=auto`" if name in training.ROUTED else ""
     return f"| `{name}` | `{settings}`{routed} |\n"
 
 
 def _design(name: str, fields: dict[str, FieldInfo]) -> str:
     own = [
-        (key, field) for key, field in fields.items() if key not in {"design", *RewardSettings.model_fields}
+        (key, field)
+        for key, field in fields.items()
+        if key not in {"design", *training.RewardSettings.model_fields}
     ]
     return f"| `{name}` | | | {_meaning(fields['design'])} |\n" + "".join(_setting(*each) for each in own)
 
 
 def _setting(name: str, field: FieldInfo) -> str:
-    of_all = "all" if name in RewardSettings.model_fields else ""
+    of_all = "all" if name in training.RewardSettings.model_fields else ""
     return f"| {of_all} | `{name}` | `{_shown(field.default)}` | {_meaning(field)} |\n"
 
 

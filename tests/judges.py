@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Document, Priority, Role, Rollout, Rubric, Task, Turn
+from scope_selfplay.base.values import Criterion, Document, Gate, Priority, Role, Rollout, Rubric, Task, Turn
 from scope_selfplay.config.judge import EndpointConfig, JudgeConfig
 from scope_selfplay.judge.fences import Fenced
 from scope_selfplay.judge.model import JudgementCache, ModelJudge

@@ -20,7 +20,7 @@ from scope_selfplay.search.mcp import ToolRecord
 from scope_selfplay.search.searcher import IndexRecord
 from scope_selfplay.store.columns import RecordKind, TaskTarget
 from scope_selfplay.store.folder import FORMAT, MANIFEST, StageManifest
-from scope_selfplay.store.human import HumanComparison, HumanVerdict
+from scope_selfplay.store.query import HumanComparison, HumanVerdict
 from scope_selfplay.store.ratings import Fork, Ratings, SwapTable
 
 SCHEMA = Path(scope_selfplay.__file__).parent / "schemas" / f"format-{FORMAT}.json"

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.line_chart import Point
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate, estimate_mean
-from scope_selfplay.base.values import Candidate, CandidateStatus, Role, Rollout, Rubric
+from scope_selfplay.base.values import Candidate, CandidateStatus, Gate, Role, Rollout, Rubric
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.protocol import GateQuestion, Judge, grade_answer
 from scope_selfplay.prompts.folder import load_pack

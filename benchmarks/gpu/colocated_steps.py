@@ -17,7 +17,7 @@ from scope_selfplay.plan.memory import GIB
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_groups
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
 SHARE = 0.4
 """Of the GPU, for vLLM."""

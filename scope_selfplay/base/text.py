@@ -1,8 +1,8 @@
 """What others wrote, for a prompt: in a frame where it could be taken for the prompt's own words, and as it is.
 
-A policy's prompt is encoded here, so that its control tokens never come from a text (`inference.codec`) and a text need
-not be changed. A judge's is encoded by its server: there the control tokens of its model are written otherwise, those
-of its tokenizer's list where that is known, else all that have the shapes of the families'.
+A policy's prompt is encoded here, so that its control tokens never come from a text (`inference.checkpoints`) and a
+text need not be changed. A judge's is encoded by its server: there the control tokens of its model are written
+otherwise, those of its tokenizer's list where that is known, else all that have the shapes of the families'.
 """
 
 import hashlib
@@ -80,13 +80,6 @@ def encodable(text: str) -> str:
     return text
 
 
-def without_controls(text: str) -> str:
-    """No controls, bidi marks or invisible formats; every kind of line break is a line feed; joiners stay."""
-    if not (_ASCII_CONTROLS if text.isascii() else _CONTROLS).search(text):
-        return text
-    return text.replace("\r\n", "\n").translate(_KEPT)
-
-
 def plain(text: str) -> str:
     """The text as its letters read, whatever forms they were written in."""
     return text if text.isascii() else _BEYOND_ASCII.sub(lambda run: run[0].translate(_PLAIN), text)
@@ -123,12 +116,11 @@ def spaced(text: str, length: int = 1) -> str:
 
 def is_blank(text: str) -> bool:
     """Whether a text says nothing: no letter, digit or symbol among white space, punctuation and the invisible."""
-    return not any(each.isalnum() or _is_symbol(each) for each in plain(text))
-
-
-def _is_symbol(character: str) -> bool:
-    """An emoji, an arrow or infinity may be an answer; a backtick or a bar is none."""
-    return unicodedata.category(character) in ("Sm", "So", "Sc") and character not in "|~"
+    # An emoji, an arrow or infinity may be an answer; a backtick or a bar is none.
+    return not any(
+        each.isalnum() or (unicodedata.category(each) in ("Sm", "So", "Sc") and each not in "|~")
+        for each in plain(text)
+    )
 
 
 _PROTOCOL = (
@@ -250,8 +242,12 @@ def clean_line(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The text as a prompt can show it, word for word: encodable, without what is not seen."""
-    return without_controls(text if text.isascii() else encodable(text))
+    """The text as a prompt can show it, word for word: encodable, without controls, bidi marks or invisible formats;
+    every kind of line break is a line feed; joiners stay.
+    """
+    text = text if text.isascii() else encodable(text)
+    has_controls = (_ASCII_CONTROLS if text.isascii() else _CONTROLS).search(text)
+    return text.replace("\r\n", "\n").translate(_KEPT) if has_controls else text
 
 
 _OPEN, _CLOSE = "<<<quoted {}>>>\n", "\n<<<end {}>>>"

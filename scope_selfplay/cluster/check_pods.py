@@ -39,7 +39,14 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     for body in objects:
         found += _object_problems(body, all_pods, known)
     for pods in all_pods:
-        for url in _addresses(pods):
+        arguments = [
+            words
+            for each in pods.containers
+            for part in ("command", "args")
+            for words in each.get(part) or ()
+        ]
+        urls = {url for words in arguments for url in _URL.findall(str(words))}
+        for url in sorted(url for url in urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost")):
             found += _call_problems(pods, url, objects, all_pods)
     return found
 
@@ -107,13 +114,6 @@ def _object_problems(body: Body, pods: Sequence[Pods], known: Collection[str]) -
 def _behind(service: Body, pods: Sequence[Pods]) -> list[Pods]:
     selector = {"matchLabels": service["spec"].get("selector") or {}}
     return [each for each in pods if matches(selector, each.labels)]
-
-
-def _addresses(pods: Pods) -> list[str]:
-    """Every address in the arguments of a container."""
-    parts = [container.get(part) or [] for container in pods.containers for part in ("command", "args")]
-    found = {match for words in parts for word in words for match in _URL.findall(str(word))}
-    return sorted(url for url in found if urlsplit(url).hostname not in ("127.0.0.1", "localhost"))
 
 
 def _call_problems(

@@ -97,6 +97,7 @@ class RunFolderLayout:
 def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
     controller = controller_job(config, [*layout.packs], layout.components)
+    name, arguments = controller["metadata"]["name"], "/spec/template/spec/containers/0/args/-"
     files = {
         "setup/run.yaml": run_yaml,
         **({f"setup/{CLUSTER_FILE}": layout.cluster_yaml} if layout.cluster_yaml else {}),
@@ -106,8 +107,11 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
         f"{SHARED}/kustomization.yaml": _kustomization(SHARED, _shared(config.cluster, layout)),
     }
     for iteration in range(1, config.iterations + 1):
-        patches = [_only_iteration(config.name, f"{iteration:02d}", controller["metadata"]["name"])]
-        body = {"components": ["../setup"], "patches": patches}
+        number, label = f"{iteration:02d}", "metadata/labels/scope~1iteration"
+        own = f"{config.name}-i{number}{name.removeprefix(config.name)}"
+        changes = [(f"/{label}", number), (f"/spec/template/{label}", number)]
+        changes += [(arguments, "--only-iteration"), (arguments, number)]
+        body = {"components": ["../setup"], "patches": [_renamed("Job", name, own, *changes)]}
         files[f"iteration-{iteration:02d}/kustomization.yaml"] = _kustomization("", body)
     by_hand = prepare_jobs(config)
     if config.cluster.evaluate is not None:
@@ -158,13 +162,6 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     }
 
 
-def _only_iteration(run: str, number: str, controller: str) -> Body:
-    label, arguments = "metadata/labels/scope~1iteration", "/spec/template/spec/containers/0/args/-"
-    changes = [(f"/{label}", number), (f"/spec/template/{label}", number)]
-    changes += [(arguments, "--only-iteration"), (arguments, number)]
-    return _renamed("Job", controller, f"{run}-i{number}{controller.removeprefix(run)}", *changes)
-
-
 def _renamed(kind: str, name: str, new: str, *added: tuple[str, Any]) -> Body:
     """The patch that gives an object another name, and values at more paths."""
     changes = [
@@ -193,7 +190,11 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
         patches.append({"target": {"kind": "NetworkPolicy", "name": f"scope-({callers})"}, "patch": opened})
     if cluster.store:
         # Every pod copies, and asks for names.
-        rule = {"ports": [{"protocol": "TCP", "port": port} for port in store_ports(cluster)]}
+        # Of the store or the way to it, and of Google's server of credentials.
+        endpoint = cluster.store.partition("?endpoint=")[2] or "https://"
+        way = cluster.proxy if endpoint.startswith("https:") and cluster.proxy else endpoint
+        ports = [port_of(way), *([80, 988] if cluster.store.startswith("gs:") else [])]
+        rule = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
         opened = yaml_text(
             [
                 {"op": "remove", "path": "/spec/podSelector/matchExpressions"},
@@ -206,13 +207,6 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
         "components": layout.paths(names, up=1),
         "patches": patches,
     }
-
-
-def store_ports(cluster: ClusterConfig) -> list[int]:
-    """Those that copying needs open: of the store or the way to it, and of Google's server of credentials."""
-    endpoint = cluster.store.partition("?endpoint=")[2] or "https://"
-    way = cluster.proxy if endpoint.startswith("https:") and cluster.proxy else endpoint
-    return [port_of(way), *([80, 988] if cluster.store.startswith("gs:") else [])]
 
 
 def controller_job(config: RunConfig, packs: Sequence[str], components: Sequence[str] = ()) -> Body:
@@ -330,13 +324,6 @@ def _components_in(file: Path) -> list[str]:
     return [re.sub(shipped, r"\1", str(path)) for path in listed or []]
 
 
-def link_config(folder: Path) -> None:
-    """`run.yaml` in the run's folder is its config, where nothing else has that name."""
-    link = folder / "run.yaml"
-    if not link.exists() and not link.is_symlink():
-        link.symlink_to(Path("setup") / "run.yaml")
-
-
 def render_folder(
     top: Path,
     place: Path,
@@ -356,7 +343,10 @@ def render_folder(
     layout = layout_of(folder, config, components or components_of(folder))
     files = {f"{place}/{name}": text for name, text in run_folder(config, run_yaml, layout).items()}
     wrote.append(write_folder(top, files, force=force, update=update))
-    link_config(folder)
+    # In the run's folder it is its config, where nothing else has that name.
+    link = folder / "run.yaml"
+    if not link.exists() and not link.is_symlink():
+        link.symlink_to(Path("setup") / "run.yaml")
     return layout, wrote
 
 
@@ -375,7 +365,9 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool, update:
     (`force`), or else nothing is written and a ConfigError says which."""
     before = {name: _read(folder / name) for name in files}
     changed = {name: text for name, text in files.items() if before[name] != text}
-    hashes = _hashes(folder)
+    rendered = (_read(folder / RENDERED) or "").splitlines()
+    pairs = (line.split("  ", 1) for line in rendered if not line.startswith("#"))
+    hashes = {name: value for value, name in pairs}
     edited = [
         name for name in changed if (old := before[name]) is not None and hashes.get(name) != _hash(old)
     ]
@@ -399,12 +391,6 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool, update:
         lines += difflib.unified_diff(was, text.splitlines(keepends=True), name, name)
     written = [folder / name for name in changed if name not in kept]
     return Written(written, [folder / name for name in kept], "".join(lines))
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    lines = (_read(folder / RENDERED) or "").splitlines()
-    pairs = (line.split("  ", 1) for line in lines if not line.startswith("#"))
-    return {name: value for value, name in pairs}
 
 
 def _read(path: Path) -> str | None:

@@ -347,17 +347,14 @@ def copies_of(config: RunConfig, component: Component, settings: PolicyServerCon
     if any(argument.partition("=")[0] in _OPTIONS for argument in settings.args):
         # The arguments say it; what they leave out is as in vLLM.
         return 1, 1
-    width = settings.tensor_parallel or (1 if _fits_one_gpu(config, component) else settings.gpus)
-    return settings.gpus // width, width
-
-
-def _fits_one_gpu(config: RunConfig, component: Component) -> bool:
     cluster = config.cluster
     names = [config.model.path, cluster.prepare.model]
     if component is Component.JUDGE and cluster.judge.model != config.model.path:
         names = [cluster.judge.model, cluster.prepare.judge]
     sizes = [size for name in names if name and (size := parameters_in(name)) is not None]
-    return bool(sizes) and max(sizes) <= ON_ONE_GPU
+    fits_one = bool(sizes) and max(sizes) <= ON_ONE_GPU
+    width = settings.tensor_parallel or (1 if fits_one else settings.gpus)
+    return settings.gpus // width, width
 
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Truncation
+from scope_selfplay.base.values import Gate, Truncation
 from scope_selfplay.config.base import ConfigSection, ServedConfig
 
 

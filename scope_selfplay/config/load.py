@@ -214,7 +214,12 @@ def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def _problem(first: ErrorDetails) -> str:
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
-        meant = _nearest_setting(key)
+        # The setting or section of a similar key, else one whose last part is similar: `steps` means `solver.steps`.
+        known = field_names()
+        sections = {name[:place] for name in known for place, letter in enumerate(name) if letter == "."}
+        by_last = {name.rpartition(".")[2]: name for name in known}
+        last = nearest(key.rpartition(".")[2], by_last)
+        meant = nearest(key, [*known, *sorted(sections)]) or by_last.get(last or "")
         advice = f"did you mean {meant}?" if meant else "`scope config` lists all settings"
         return f"unknown setting {key}; {advice}"
     message = first["msg"].removeprefix("Value error, ")
@@ -227,13 +232,3 @@ def _problem(first: ErrorDetails) -> str:
         # Its pattern tells a person nothing.
         message = f"expected: {RunConfig.model_fields[key].description}"
     return f"{key or 'run'}: found {shown}, {message[0].lower() + message[1:]}"
-
-
-def _nearest_setting(key: str) -> str | None:
-    """The setting or section of a similar key, else one whose last part is similar: `steps` means `solver.steps`."""
-    known = field_names()
-    sections = {name[:place] for name in known for place, letter in enumerate(name) if letter == "."}
-    by_last = {name.rpartition(".")[2]: name for name in known}
-    return nearest(key, [*known, *sorted(sections)]) or by_last.get(
-        nearest(key.rpartition(".")[2], by_last) or ""
-    )

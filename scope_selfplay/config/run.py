@@ -19,8 +19,13 @@ from scope_selfplay.config.base import (
 )
 from scope_selfplay.config.cluster import ClusterConfig
 from scope_selfplay.config.judge import OPERATION, JudgeConfig
-from scope_selfplay.config.rewards import GREEDILY_JUDGED, preset_of
-from scope_selfplay.config.training import INHERITED, ChallengerConfig, SolverConfig
+from scope_selfplay.config.training import (
+    GREEDILY_JUDGED,
+    INHERITED,
+    ChallengerConfig,
+    SolverConfig,
+    preset_of,
+)
 
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Those of a decoder layer, each of which gets an adapter."""

@@ -22,11 +22,9 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig, RunConfig
-from scope_selfplay.corpus.cut import Chunker, CountTokens
+from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
-from scope_selfplay.corpus.markdown import metadata_of, split_page
-from scope_selfplay.corpus.sample import first_shuffled, kin_of
-from scope_selfplay.corpus.screen import screen
+from scope_selfplay.corpus.screen import first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 
 _SHOWN = 3
@@ -399,7 +397,10 @@ def listed(skipped: Mapping[Path, str]) -> str:
 
 def survey(folder: Path, reader: CorpusReader | None) -> FolderSurvey:
     """All files below a folder but hidden ones, as a reader takes them."""
-    reasons = {path: fault or _reason_to_skip(path, reader) for path, fault in sorted(_below(folder), key=lambda each: each[0].parts)}
+    reasons = {
+        path: fault or _reason_to_skip(path, reader)
+        for path, fault in sorted(_below(folder), key=lambda each: each[0].parts)
+    }
     return FolderSurvey(
         [path for path, reason in reasons.items() if not reason],
         {path: reason for path, reason in reasons.items() if reason},

@@ -7,7 +7,7 @@ None where judging failed or the rollout did, and 0 (plus the paper's format par
 valid answer to judge. Routing, masks and metrics are `step_rewards`' work, whatever the design.
 
 A new design is a class in a module of this package, found by its `name`, and a settings class with that `design` in
-config/rewards.py, which also joins `AnyReward` there. The shortest one rewards every answer by itself:
+config/training.py, which also joins `AnyReward` there. The shortest one rewards every answer by itself:
 
     class BrevityDesign(PerAnswerDesign[BrevityReward]):        # class BrevityReward(RewardSettings):
         name = "brevity"                                        #     design: Literal["brevity"] = "brevity"
@@ -28,8 +28,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
 from scope_selfplay.base.values import Key, Outcome, Rollout, RolloutStatus, Rubric, Task
-from scope_selfplay.config.rewards import RewardSettings, Rubrics
-from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.config.training import RewardSettings, Rubrics, SolverConfig
 from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of, has_answer
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.fences import View, without_thoughts
@@ -392,7 +391,9 @@ class RubricSource:
 
     def known(self, task: Task, own: Rubric) -> Rubric | None:
         """The rubric that `find` gives without asking anybody; None where it has to be written first."""
-        if self._choice == "task" or (self._choice == "query" and _is_given(task, own)):
+        # One that came with a question from outside; a Challenger's task has one that knows its document.
+        is_given = not task.document_id and any(each.check is None for each in own.criteria)
+        if self._choice == "task" or (self._choice == "query" and is_given):
             return own
         return self._written.get(task.id)
 
@@ -424,8 +425,3 @@ class RubricSource:
         if rubric is not None:
             self._written[task.id] = rubric
         return rubric
-
-
-def _is_given(task: Task, own: Rubric) -> bool:
-    """Whether the rubric came with a question from outside; a Challenger's task has one that knows its document."""
-    return not task.document_id and any(criterion.check is None for criterion in own.criteria)

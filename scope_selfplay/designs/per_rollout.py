@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.base.values import Check, Rollout, RolloutStatus, Rubric, Score, Task
-from scope_selfplay.config.rewards import (
+from scope_selfplay.config.training import (
     ExplicitReward,
     ImplicitReward,
     PointwiseReward,

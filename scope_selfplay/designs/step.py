@@ -17,8 +17,7 @@ from typing import Any
 
 import scope_selfplay.designs as package
 from scope_selfplay.base.values import Key, rng_from
-from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
-from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.config.training import AnyReward, RubricReward, SolverConfig, VerifierReward
 from scope_selfplay.designs.answers import Rewards
 from scope_selfplay.designs.design import (
     Alone,
@@ -194,7 +193,7 @@ class Rewarder:
         return settled
 
     def _is_thin(self, judge: MeteredJudge | None) -> bool:
-        return judge is not None and judge.records.missing_share > self.max_missing
+        return judge is not None and judge.records.missing / max(1, judge.records.calls) > self.max_missing
 
 
 def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) -> Rewards | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scope_selfplay.base.values import Key, Outcome, Rollout, Rubric, Task, rng_from
-from scope_selfplay.config.rewards import (
+from scope_selfplay.config.training import (
     ArenaReward,
     BalancedReward,
     GroupTournamentReward,

@@ -70,11 +70,6 @@ class TurnParts:
     """A call of another tool than search, or of no tool, where a dialect has other tools: `query` then is None."""
 
 
-def valid_query(query: object) -> str | None:
-    """A query as every family takes it: text, without the whitespace around it, not blank."""
-    return _said(_own_text(query, ())) if isinstance(query, str) else None
-
-
 def split_thinking(text: str, *, may_begin_inside: bool) -> tuple[str | None, str]:
     """The closed block of thinking that opens a turn, if there is one, and the text outside of all thinking.
 
@@ -405,9 +400,11 @@ class Dialect:
 
 
 def _searched(call: Call) -> str | None:
+    """The query as every family takes it: text, without the whitespace around it, not blank."""
     if call.tool != SEARCH_FORM.name or call.arguments is None or set(call.arguments) != {"query"}:
         return None
-    return valid_query(call.arguments["query"])
+    query = call.arguments["query"]
+    return _said(_own_text(query, ())) if isinstance(query, str) else None
 
 
 QWEN25 = Dialect(

@@ -26,9 +26,8 @@ from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.run import engines
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.run import Run
+from scope_selfplay.run.run import Run, partner_of
 from scope_selfplay.run.schedule import PolicyVersion
 from scope_selfplay.search.searcher import NothingToSearch
 from scope_selfplay.store.files import read_value
@@ -111,7 +110,7 @@ class EvaluatedRun(Run):
 
 def answering_as(run: EvaluatedRun, contestant: Contestant, decoding: Decoding) -> Player:
     """What answers as a contestant. Raises CheckpointError, ConfigError, InferenceError, RunMismatchError."""
-    partner, policy = engines.partner_of(run.config, Role.SOLVER), contestant.policy
+    partner, policy = partner_of(run.config, Role.SOLVER), contestant.policy
     # A run's checkpoints speak as its base model does; another model has a tokenizer of its own.
     speaks = run.base if policy is None or contestant.run is not None else policy.path
     codec = run.codec_of(speaks, thinking=decoding.thinking)
@@ -131,7 +130,13 @@ def placed(run: Run, asked: Benchmark, decoding: Decoding) -> tuple[EvaluatedRun
     holds = (config or {}).get("max_position_embeddings")
     context = holds if isinstance(holds, int) else None
     budget = fitting_budget(asked.budget, run.config, context, can_search=bool(run.documents))
-    pack = run.pack if asked.pack is None else with_solver_prompt(run.pack, asked.pack)
+    pack = run.pack
+    if asked.pack is not None:
+        solvers = [
+            each for each in load_pack(pack_path(asked.pack)).prompts if each.role is PromptRole.SOLVER
+        ]
+        prompts = tuple(solvers[0] if each.role is PromptRole.SOLVER else each for each in pack.prompts)
+        pack = Pack(domain=pack.domain, prompts=prompts)
     place = EvaluatedRun(
         budgeted(run.config, budget, decoding), run.folder, pack, run.progress, outages=run.outages
     )
@@ -175,11 +180,3 @@ def budgeted(config: RunConfig, budget: Budget, decoding: Decoding) -> RunConfig
             "search": config.search.model_copy(update=search),
         }
     )
-
-
-def with_solver_prompt(pack: Pack, name: str) -> Pack:
-    """The run's pack, with the Solver's prompt of another one."""
-    other = load_pack(pack_path(name))
-    prompt = next(prompt for prompt in other.prompts if prompt.role is PromptRole.SOLVER)
-    prompts = tuple(prompt if each.role is PromptRole.SOLVER else each for each in pack.prompts)
-    return Pack(domain=pack.domain, prompts=prompts)

@@ -104,7 +104,10 @@ def _first_of_race(logits: _Logits, draws: Sequence[Draw]) -> Drawn:
             if draw.top_p < 1:
                 shares = speeds[None].astype(np.float64) / np.exp(totals[row])
                 speeds[~_nucleus(shares, np.array([draw.top_p]))[0]] = 0.0
-            speeds /= _exponential_times(draw, len(speeds))
+            noise = np.random.Generator(np.random.SFC64((draw.seed, draw.position)))
+            times = noise.standard_exponential(len(speeds), dtype=np.float32)
+            # The generator's smallest step is 2**-24: a time of 0 would let a token win that hardly has a probability.
+            speeds /= np.maximum(times, np.float32(2**-25), out=times)
         tokens[row] = winner = speeds.argmax()
         won, speeds[winner] = speeds[winner], 0.0
         close[row] = speeds.max() > won * np.exp(-_CLOSE_LOGITS)
@@ -119,10 +122,3 @@ def _nucleus(shares: _Floats, top_p: _Floats) -> np.ndarray[Any, np.dtype[np.boo
     kept = np.zeros(shares.shape, dtype=np.bool_)
     np.put_along_axis(kept, order, (before < top_p[:, None]) | (top_p[:, None] >= 1), axis=1)
     return kept
-
-
-def _exponential_times(draw: Draw, count: int) -> _Logits:
-    noise = np.random.Generator(np.random.SFC64((draw.seed, draw.position)))
-    times = noise.standard_exponential(count, dtype=np.float32)
-    # The generator's smallest step is 2**-24: a time of 0 would let a token win that has no probability to speak of.
-    return np.maximum(times, np.float32(2**-25), out=times)

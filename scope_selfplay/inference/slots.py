@@ -56,10 +56,6 @@ class Reading:
         spread[self.rows] = states
         return spread
 
-    def of_sequences(self, states: torch.Tensor) -> torch.Tensor:
-        """States of the slots as states of the sequences."""
-        return states if self.rows is None else states[self.rows]
-
 
 def reads_in_place(model: Any) -> bool:
     """Whether the model's attention may be `slot_attention`. It then is; passes that are not ours stay the same."""
@@ -94,7 +90,8 @@ def slot_attention(
     found = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=scaling
     )
-    found = reading.of_sequences(found.reshape(slots, heads, width, size))
+    found = found.reshape(slots, heads, width, size)
+    found = found if reading.rows is None else found[reading.rows]
     return found.transpose(1, 2).contiguous(), None
 
 
@@ -157,10 +154,11 @@ class SlotCache:
         positions = positions.to(device)
         for layer in self._layers:
             layer.aim(places, span, index if reading is None else reading.slots)
+        masks = {kind: self._mask(positions, span, reading, window) for kind, window in self._windows.items()}
         hidden = self._model.model(
             input_ids=ids.to(device),
             position_ids=positions,
-            attention_mask=self._masks(positions, span, reading),
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             past_key_values=self._cache,
             use_cache=True,
             **({} if reading is None else {"reading": reading}),
@@ -175,11 +173,6 @@ class SlotCache:
             input_ids=torch.tensor([list(ids)], device=self._model.device)
         ).last_hidden_state
         return np.asarray(self._model.lm_head(hidden[:, -1]).float().cpu().numpy())
-
-    def _masks(self, positions: torch.Tensor, span: int, reading: Reading | None) -> Any:
-        """What is added to scores, -inf where a position may not see a key; by kinds of layers, if several."""
-        masks = {kind: self._mask(positions, span, reading, window) for kind, window in self._windows.items()}
-        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _mask(
         self, positions: torch.Tensor, span: int, reading: Reading | None, window: int | None
@@ -267,7 +260,10 @@ def packed_copy(model: Any) -> Any:
     # Not the buffers: with the frequencies of rotary positions rounded, angles are wrong after some hundred tokens.
     for weights in packed.parameters():
         weights.data = weights.data.to(torch.bfloat16)
-    if _has_known_layers(packed.config):
+    config = packed.config
+    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    is_known = config.model_type in _FEW_OPERATIONS and config.hidden_act == "silu"
+    if is_known and kinds == {"full_attention"}:
         packed.model.layers = torch.nn.ModuleList(_Layer(each, packed.config) for each in packed.model.layers)
         packed.model.forward = _Body(packed.model)
     linear = [(name, part) for name, part in packed.named_modules() if type(part) is torch.nn.Linear]
@@ -275,13 +271,6 @@ def packed_copy(model: Any) -> Any:
         parent, _, last = name.rpartition(".")
         setattr(packed.get_submodule(parent), last, PackedLinear(part))
     return packed
-
-
-def _has_known_layers(config: Any) -> bool:
-    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
-    return (
-        config.model_type in _FEW_OPERATIONS and config.hidden_act == "silu" and kinds == {"full_attention"}
-    )
 
 
 class PackedLinear(torch.nn.Module):

@@ -80,10 +80,6 @@ class JudgeRecords:
         """Those records that are of one kind."""
         return [value for value in self.values if isinstance(value, kind)]
 
-    @property
-    def missing_share(self) -> float:
-        return self.missing / self.calls if self.calls else 0.0
-
 
 class MeteredJudge:
     """A judge around another one. `tally` is the stage's account, `records` are this judge's own.

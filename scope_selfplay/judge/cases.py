@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.gates import GATES, Gate
 from scope_selfplay.base.text import spaced
 from scope_selfplay.base.values import (
+    GATES,
     Criterion,
     Document,
+    Gate,
     Key,
     Outcome,
     Rollout,

@@ -204,7 +204,8 @@ class ModelJudge:
             reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
         elif (probability := likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
             if (threshold := self.thresholds.get(question.name)) is not None:
-                probability = _shifted(probability, threshold)
+                # Its log-odds are lower by the threshold.
+                probability /= probability + (1 - probability) * math.exp(threshold)
                 # The word alone may be the other one.
                 reasoning = f"{reasoning} (calibrated: {probability:.2f})"
             likely = question.likely(probability)
@@ -306,11 +307,6 @@ def likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | N
     if len(known) != len(choices) or not choices or not sum(known):
         return None
     return (known[0] + sum(known[_TWO:]) / 2) / sum(known)
-
-
-def _shifted(probability: float, threshold: float) -> float:
-    """The probability whose log-odds are lower by the threshold."""
-    return probability / (probability + (1 - probability) * math.exp(threshold))
 
 
 def model_name(config: JudgeConfig, role: JudgeRole) -> str:

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.text import named_in, spaced, words_of
 from scope_selfplay.base.values import (
     Check,
@@ -18,6 +17,7 @@ from scope_selfplay.base.values import (
     Criterion,
     Document,
     Fault,
+    Gate,
     Grade,
     Key,
     Outcome,

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.text import FAMILIES, ControlTags
-from scope_selfplay.base.values import Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
+from scope_selfplay.base.values import GATES, Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
-from scope_selfplay.corpus.sample import LANGUAGES, task_language
+from scope_selfplay.corpus.screen import LANGUAGES, task_language
 from scope_selfplay.judge.fences import Fencer, View, shown, text_outside
 from scope_selfplay.judge.protocol import (
     CRITERIA,
@@ -169,7 +168,10 @@ class JudgePrompts:
             case RubricQuestion():
                 least, most = CRITERIA if question.documents else DIMENSIONS
                 read, why = partial(_read_rubric, question), partial(_why_no_rubric, least, most)
-                kept = _rubric_form(least, most, _begins(prompt)) if output is Output.CRITERIA else ""
+                # As the prompt's example has it, `{"text": "States that ..."`; nothing where it says no more.
+                begins = re.search(r'"text": "([\w ]+ )\.\.\."', text_outside(prompt))
+                kept = _rubric_form(least, most, begins[1] if begins else "")
+                kept = kept if output is Output.CRITERIA else ""
                 return JudgePrompt(prompt, read, form=kept, why=why)
             case SelectQuestion(winners=winners):
                 labels, _ = self._candidates(question.candidates, View.ANSWER)
@@ -302,12 +304,6 @@ def _why_no_rubric(least: int, most: int, completion: str) -> str:
         return f"{found} criteria, {least} to {most} wanted"
     is_read = parse_rubric(completion, least=least, most=most) is not None
     return "criteria repeat the task, or stand in no document" if is_read else "a criterion cannot be read"
-
-
-def _begins(prompt: str) -> str:
-    """What a criterion begins with in the prompt's example, `{"text": "States that ..."`; "" where it says no more."""
-    shown = re.search(r'"text": "([\w ]+ )\.\.\."', text_outside(prompt))
-    return shown[1] if shown else ""
 
 
 def _rubric_form(least: int, most: int, begins: str) -> str:

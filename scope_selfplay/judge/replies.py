@@ -186,16 +186,12 @@ def _items(completion: str, key: str) -> object:
     whole = _object(_in_code_fence(drop_thinking(completion)))
     if "criteria" in whole:
         return whole.get(key)
-    rubric, unmet = _rubric_and_unmet(completion)
-    block = rubric if key == "criteria" else unmet
-    return None if block is None else _json(_unfenced(block))
-
-
-def _rubric_and_unmet(completion: str) -> tuple[str | None, str | None]:
-    """What is in the `<rubric>`, and in the `<unmet>` where one follows; the two are all of the reply."""
+    # What is in the `<rubric>`, and in the `<unmet>` where one follows; the two are all of the reply.
     rubric, mark, rest = (drop_thinking(completion) or "").partition("<unmet>")
-    unmet = _whole_block(mark + rest, "unmet")
-    return None if mark and unmet is None else _whole_block(rubric, "rubric"), unmet
+    block = unmet = _whole_block(mark + rest, "unmet")
+    if key == "criteria":
+        block = None if mark and unmet is None else _whole_block(rubric, "rubric")
+    return None if block is None else _json(_unfenced(block))
 
 
 def _end_of_thinking(completion: str) -> int:

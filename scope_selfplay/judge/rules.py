@@ -13,11 +13,11 @@ from enum import StrEnum
 from random import Random
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import (
     Criterion,
     Document,
     Fault,
+    Gate,
     Key,
     Outcome,
     Priority,

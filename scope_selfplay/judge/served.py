@@ -88,7 +88,9 @@ async def judged_reply(judge: Judge, served: ServedRequest) -> ServedReply:
     fields: dict[str, list[Fenced]] = {}
     for fenced in read_fences(served.prompt):
         fields.setdefault(fenced.name, []).append(fenced)
-    form = _form_of(served.prompt)
+    # What the prompt's own words ask for, as the contract of its pack has it.
+    words = text_outside(served.prompt)
+    form = next((each for each in _OUTPUTS if all(word in words for word in OUTPUTS[each].mentions)), None)
     roles = {
         fences: role for (asked, fences), role in _ROLES.items() if asked is form and fences <= fields.keys()
     }
@@ -150,13 +152,6 @@ class RandomJudge:
             case ScoreQuestion(scale=scale):
                 return rng.choice((0.0, 0.5, 1.0)) if scale.of_halves else round(rng.uniform(0, 10), 1)
         return rng.random() < (GATE_PASSES if isinstance(question, GateQuestion) else CRITERION_MET)
-
-
-def _form_of(prompt: str) -> Output | None:
-    """What the prompt's own words ask for, as the contract of its pack has it."""
-    own_words = text_outside(prompt)
-    asked = (each for each in _OUTPUTS if all(words in own_words for words in OUTPUTS[each].mentions))
-    return next(asked, None)
 
 
 def _question(role: PromptRole, fields: Mapping[str, Sequence[Fenced]], prompt: str) -> Question[Any]:

@@ -408,15 +408,18 @@ class Client:
                     continue
                 except ServerUnavailable as unavailable:
                     fault = unavailable
-                    if self._is_patient(fault):
+                    if fault.is_busy and self._patience is not None:
                         # Another one would have to compute what this one keeps.
                         break
                 else:
-                    self._end_silence(server.url)
+                    if self._silent_since is not None:
+                        silence = time.monotonic() - self._silent_since
+                        self._say(f"{server.url} answers again, after {silence:.0f} s")
+                        self._silent_since = None
                     return answer
             if fault is None:
                 continue
-            is_patient = self._is_patient(fault)
+            is_patient = fault.is_busy and self._patience is not None
             failed += not is_patient
             if len(self.servers) > 1 and not is_patient:
                 fault = fault.but(f"no replica of {len(self.servers)} answered")
@@ -452,20 +455,12 @@ class Client:
                 await asyncio.wait_for(self._well.wait(), left)
         return standing
 
-    def _is_patient(self, fault: ServerUnavailable) -> bool:
-        return fault.is_busy and self._patience is not None
-
     def _begin_silence(self, reason: str, left: float) -> None:
         """Said once, with the seconds for which they will be asked again."""
         if self._silent_since is None:
             self._silent_since = time.monotonic()
             clock = time.strftime("%H:%M:%S")
             self._say(f"{reason} (since {clock}); asking again for up to {left:.0f} s")
-
-    def _end_silence(self, url: str) -> None:
-        if self._silent_since is not None:
-            self._say(f"{url} answers again, after {time.monotonic() - self._silent_since:.0f} s")
-            self._silent_since = None
 
 
 def rank(subject: str, url: str) -> bytes:

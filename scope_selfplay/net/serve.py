@@ -75,12 +75,6 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-def url_of(listening: socket.socket) -> str:
-    """`http://host:port` of a listening socket, an IPv6 host in brackets."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 @contextlib.asynccontextmanager
 async def serving(
     app: ASGIApp,
@@ -115,7 +109,8 @@ async def serving(
     await server.startup(sockets=[bound])
     ticking = asyncio.create_task(server.main_loop())
     try:
-        yield f"{url_of(bound)}/v1"
+        host, port = bound.getsockname()[:2]
+        yield f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
     finally:
         ticking.cancel()
         await server.shutdown(sockets=[bound])

@@ -147,17 +147,13 @@ def retrieval_plan(config: RunConfig, assumptions: Assumptions) -> RetrievalPlan
     builds = cluster.retriever.serve and cluster.prepare.encoder is not None and not cluster.tiny
     if config.corpus.path == "none" or config.search.url is not None or not builds:
         return None
-    return RetrievalPlan(passages, _serving_gib(config, passages), amount(cluster.retriever.memory) / GIB)
-
-
-def _serving_gib(config: RunConfig, passages: int) -> float:
-    """For the profile of `prepare.index`, with an encoder of E5-base's size."""
-    workers = config.cluster.retriever.workers
-    words = [word for option in config.cluster.prepare.index for word in option.split("=")]
+    # For the profile of `prepare.index`, with an encoder of E5-base's size.
+    words = [word for option in cluster.prepare.index for word in option.split("=")]
     named = words[words.index("--profile") + 1] if "--profile" in words else ProfileName.BM25
     corpus = passages * _PASSAGE_BYTES
     busy = busy_bytes(ProfileName(named), rows=passages, dimensions=_DIMENSIONS, corpus_bytes=corpus)
-    return (busy + held_bytes(_ENCODER_BYTES, workers)) / GIB
+    taken = (busy + held_bytes(_ENCODER_BYTES, cluster.retriever.workers)) / GIB
+    return RetrievalPlan(passages, taken, amount(cluster.retriever.memory) / GIB)
 
 
 _SMALL_MODEL = 1e8

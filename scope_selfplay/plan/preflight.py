@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from scope_selfplay.base.errors import ConfigError, Finding, OutsideError, ScopeError, State, raise_for_stops
-from scope_selfplay.base.gates import DEFAULT_GATES
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Document, Role
+from scope_selfplay.base.values import DEFAULT_GATES, Document, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
 from scope_selfplay.corpus.read import reserves_pages, survey
-from scope_selfplay.corpus.sample import page_by_page, page_of, shuffled
+from scope_selfplay.corpus.screen import page_by_page, page_of, shuffled
 from scope_selfplay.corpus.world import HELD_OUT, read_article
 from scope_selfplay.judge.endpoint import ask_endpoints
 from scope_selfplay.net.loops import at_once
@@ -25,8 +24,8 @@ from scope_selfplay.plan.load import ResourcePlan, make_plan
 from scope_selfplay.plan.size import Assumptions
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run.begin import LONGEST_CHUNK, short_share
-from scope_selfplay.run.engines import ask_replicas, partner_of
 from scope_selfplay.run.exam import exam_before, what_fails, what_is_in_doubt
+from scope_selfplay.run.run import ask_replicas, partner_of
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.search.searcher import ask_retriever
 from scope_selfplay.store.folder import Stage

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import ConfigError, RecordError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean, mean_by_item
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
@@ -19,6 +18,7 @@ from scope_selfplay.base.values import (
     Candidate,
     Comparison,
     Fault,
+    Gate,
     Outcome,
     Rollout,
     Verdict,
@@ -136,7 +136,10 @@ def sample_judgements(
         case JudgementKind.GRADE:
             return list(_grades(reader, rows))
         case JudgementKind.COMPARISON:
-            return list(_comparisons(reader, rows, _style_in_training(config)))
+            # Of the Solver's comparisons, where the rubric of the task plays no part in them.
+            design = open_design(config.solver.reward, config.solver, len)
+            style = design.style if isinstance(design, ComparisonDesign) else None
+            return list(_comparisons(reader, rows, style if style is Style.PREFERENCE else None))
 
 
 def _gates(reader: RunReader, rows: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
@@ -216,13 +219,6 @@ def _judgement(
         then_reasoning=verdict.reasoning[:_MOST],
     )
     return Judgement(question, kept)
-
-
-def _style_in_training(config: RunConfig) -> Style | None:
-    """The style of the Solver's comparisons where the rubric of the task plays no part in them."""
-    design = open_design(config.solver.reward, config.solver, len)
-    style = design.style if isinstance(design, ComparisonDesign) else None
-    return style if style is Style.PREFERENCE else None
 
 
 def _tasks(reader: RunReader, task_ids: Sequence[str]) -> dict[str, Candidate]:

@@ -191,7 +191,7 @@ def play_judge(run: str, checkpoints: tuple[str, ...], task: str | None, count: 
     from scope_selfplay.play.person import Console, asked_on, pairs_left, put_to_person, sampled
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import with_judge_prompts
-    from scope_selfplay.store.human import HumanFolder
+    from scope_selfplay.store.query import HumanFolder
     from scope_selfplay.store.reader import RunReader, find_run
 
     if len(checkpoints) not in (0, 2):

@@ -107,13 +107,9 @@ class NotebookRun:
             ]
 
 
-def _changes(settings: Settings) -> list[str]:
-    return [f"{name}={json.dumps(value, default=str)}" for name, value in (settings or {}).items()]
-
-
 def _scope(command: str, settings: Settings, *words: object, **options: Any) -> str:
     """What the command prints; its progress is shown as it comes. Raises the error that it ends with."""
-    given = [f"--set={each}" for each in _changes(settings)]
+    given = [f"--set={name}={json.dumps(value, default=str)}" for name, value in (settings or {}).items()]
     for name, value in options.items():
         several = value if isinstance(value, list | tuple) else [value]
         given += [f"--{name}" if each is True else f"--{name}={each}" for each in several if each is not None]

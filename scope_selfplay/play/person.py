@@ -23,7 +23,7 @@ from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.report.record import short_name
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.human import HumanComparison, HumanFolder, HumanVerdict
+from scope_selfplay.store.query import HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 
 _JUDGED = "stage = 'tasks' AND task IS NOT NULL"

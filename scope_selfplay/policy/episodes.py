@@ -195,11 +195,6 @@ class Conversation:
         self._record(call=recorded(call, result, text))
         return framed(text)
 
-    @property
-    def calls_are_spent(self) -> bool:
-        """Whether even the answer that a tool's calls are spent has been given."""
-        return self.calls.total() > sum(tool.budget.calls for tool in self.others)
-
     def answer_call(self, text: str, *following: Message) -> None:
         """What the next prompt has of a tool's result, and behind it."""
         self.append([Message(self.dialect.tool_role, self.dialect.tool_response(text)), *following])
@@ -320,7 +315,9 @@ def solver_episode(
         parts = yield from conversation.sample_turn("answer", *(["search"] if may_search else []))
         if parts is None or parts.answer is not None or (parts.query is None and parts.call is None):
             break
-        if conversation.searches > max_search_turns or (parts.call and conversation.calls_are_spent):
+        # Even the answer that a tool's calls are spent has been given.
+        are_spent = conversation.calls.total() > sum(tool.budget.calls for tool in conversation.others)
+        if conversation.searches > max_search_turns or (parts.call and are_spent):
             conversation.status = RolloutStatus.TRUNCATED
             break
         found = yield from conversation.act(parts)

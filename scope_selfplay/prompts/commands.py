@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from scope_selfplay.base.errors import ExitCode, PromptError, did_you_mean
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.terminal import PATH
+from scope_selfplay.base.values import Gate
 from scope_selfplay.prompts.folder import (
     KUSTOMIZATION_FILE,
     OWN_PACKS,

@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scope_selfplay.base.errors import Finding, PromptError, did_you_mean
-from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.text import frame_of, framed
-from scope_selfplay.base.values import CorpusReader, Value
+from scope_selfplay.base.values import DEFAULT_GATES, CorpusReader, Gate, Value
 from scope_selfplay.prompts import file as template
 from scope_selfplay.prompts.file import Prompt
 from scope_selfplay.prompts.roles import (
@@ -230,10 +229,7 @@ class Pack(Value):
 
     def output_of(self, role: PromptRole) -> Output:
         """What the role's prompt asks for."""
-        return self._prompt(role).output
-
-    def _prompt(self, role: PromptRole) -> Prompt:
-        return next(own for own in self.prompts if own.role == role)
+        return next(own.output for own in self.prompts if own.role == role)
 
     def render(self, role: PromptRole, **values: PromptValue | None) -> str:
         """Put `values` into the role's text in one pass; they appear as given and are never read again.
@@ -254,7 +250,12 @@ class Pack(Value):
             raise TypeError(
                 f"{role} prompt: foreign inputs {sorted(foreign)}, lacking inputs {sorted(lacking)}"
             )
-        return template.render(prompt.body, _framed(prompt.body, given) if role in POLICY_ROLES else given)
+        if role in POLICY_ROLES:
+            own_lines = frame_of(prompt.body)
+            for name, value in given.items():
+                if name in UNTRUSTED and isinstance(value, str):
+                    given[name] = framed(value, own_lines)
+        return template.render(prompt.body, given)
 
     def own_lines(self, role: PromptRole) -> Callable[[str], bool] | None:
         """Whether a line in its plain form is one of the role's prompt; None where the pack has no such role."""
@@ -264,14 +265,6 @@ class Pack(Value):
         """The resolved pack as file name -> text; a folder of these loads on its own, with the same hash."""
         contents = _contents(self)
         return contents | {DOMAIN_FILE: f"name: {self.domain.name}\n{contents[DOMAIN_FILE]}"}
-
-
-def _framed(body: str, given: Mapping[str, PromptValue]) -> dict[str, PromptValue]:
-    own_lines = frame_of(body)
-    return {
-        name: framed(value, own_lines) if name in UNTRUSTED and isinstance(value, str) else value
-        for name, value in given.items()
-    }
 
 
 def diff_packs(a: Pack, b: Pack) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from scope_selfplay.base.errors import Finding
-from scope_selfplay.base.gates import GATES, Gate
+from scope_selfplay.base.values import GATES, Gate
 from scope_selfplay.base.yaml import ParsedYaml, RepeatedKeyError, YamlError, parse_yaml
 
 

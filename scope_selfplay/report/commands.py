@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from scope_selfplay.base.errors import UserError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import CandidateStatus, CorpusReader, Reason
+from scope_selfplay.base.values import CandidateStatus, CorpusReader, Gate, Reason
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report import SAMPLES
@@ -260,8 +259,7 @@ def documents(
     """
     from scope_selfplay.base.text import one_line
     from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.report import describe_corpus
-    from scope_selfplay.corpus.screen import Screened, screen
+    from scope_selfplay.corpus.screen import Screened, describe_corpus, screen
 
     skipped: dict[Path, str] = {}
     if path.suffix in CONFIGS:

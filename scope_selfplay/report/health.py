@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import DIFFERENCES, estimate_mean, fit_over_items
+from scope_selfplay.base.values import Gate
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import (
     AGREE,
@@ -74,10 +74,6 @@ Answers = Mapping[str, HeldOutAnswer]
 """One Solver's answers by the task's id."""
 
 
-AnswerPair = tuple[HeldOutAnswer, HeldOutAnswer]
-"""What an earlier and a later Solver answered to one task."""
-
-
 Values = dict[str, Signal | float | None]
 
 
@@ -116,7 +112,7 @@ def _of_answers(answers: Mapping[int, Answers], iteration: int, start: int) -> V
     now, first = answers[iteration], answers[0]
     words, first_words = mean_words(now), mean_words(first)
     return {
-        "solver_gain": score_gain(pair_answers(answers.get(start, {}), now)),
+        "solver_gain": score_gain(answers.get(start, {}), now),
         "repeated_sentences": repeated_sentences(now),
         "answer_growth": words / first_words if words and first_words else None,
     }
@@ -174,12 +170,6 @@ def trained_from(reader: RunReader, iteration: int) -> int:
     ratings = find_ratings(reader.folder, iteration)
     number = ratings.starts[-1].partition("-")[0].removeprefix("S_") if ratings and ratings.starts else ""
     return int(number) if number.isdecimal() else iteration - 1
-
-
-def pair_answers(before: Answers, after: Answers) -> list[AnswerPair]:
-    """By task; [] where there are too few to say anything."""
-    pairs = [(before[task], answer) for task, answer in after.items() if task in before]
-    return pairs if len(pairs) >= LEAST_TASKS else []
 
 
 ATTEMPTS_SAMPLE = 200
@@ -344,12 +334,13 @@ def judge_use(reader: RunReader, iteration: int, stage: Stage) -> Mapping[str, i
     return {**fuller, "tokens": max(whole["tokens_in"] + whole["tokens_out"], recorded["tokens"])}
 
 
-def score_gain(pairs: Sequence[AnswerPair]) -> Signal | None:
-    """The later Solver's score less the earlier one's; behind it the tasks that lost most."""
+def score_gain(before: Answers, after: Answers) -> Signal | None:
+    """The later Solver's score less the earlier one's, by task; behind it the tasks that lost most."""
+    pairs = [(before[task], answer) for task, answer in after.items() if task in before]
     known = [
-        (after.score - before.score, after.shown)
-        for before, after in pairs
-        if before.score is not None and after.score is not None
+        (new.score - old.score, new.shown)
+        for old, new in pairs
+        if old.score is not None and new.score is not None
     ]
     if len(known) < LEAST_TASKS:
         return None

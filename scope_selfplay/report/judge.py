@@ -11,7 +11,7 @@ from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.judge.checks import Exam, canary_shares, read_audit, read_canaries, read_exam
 from scope_selfplay.report.sections import Section
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.human import HumanComparison, HumanFolder, HumanVerdict
+from scope_selfplay.store.query import HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 
 
@@ -83,11 +83,6 @@ def _agreement(labels: Sequence[Labels]) -> Estimate:
         items=len(labels),
         note=", ".join(filter(None, (f"kappa {shown(kappa)}" if kappa else "", alone))),
     )
-
-
-def verdicts_by_people(reader: RunReader, task_id: str) -> list[HumanVerdict]:
-    """What people said to the judge's questions about a task."""
-    return [verdict for verdict in HumanFolder(reader.folder).verdicts() if verdict.task_id == task_id]
 
 
 def _labels(reader: RunReader, verdicts: Iterable[HumanVerdict]) -> Iterator[tuple[list[str], Labels]]:

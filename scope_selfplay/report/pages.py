@@ -65,10 +65,6 @@ class ShownRun:
         self._is_outdated = True
 
     @property
-    def folder(self) -> RunFolder:
-        return self.reader.folder
-
-    @property
     def name(self) -> str:
         return str(self.reader.settings.get("name", self.reader.folder.path.resolve().name))
 
@@ -84,10 +80,8 @@ class ShownRun:
 
     def lost(self) -> Path | None:
         """A file of a finished stage that is there no more."""
-        stages = self.reader.stages().items()
-        files = (
-            self.folder.stage(*place).path / name for place, done in stages if done for name in done.outputs
-        )
+        stages, folder = self.reader.stages().items(), self.reader.folder
+        files = (folder.stage(*place).path / name for place, done in stages if done for name in done.outputs)
         return next((file for file in files if not file.exists()), None) if self.place.exists() else None
 
     def made(self, make: Callable[[RunReader], Made]) -> Made:
@@ -108,7 +102,7 @@ class ShownRun:
         with self._lock:
             if self._is_outdated and self._examination is None:
                 self._is_outdated = False
-                self._examination = Examination(self.folder.path)
+                self._examination = Examination(self.reader.folder.path)
             if self._examination is not None and self._examination.is_over(wait):
                 ended, self._examination = self._examination, None
                 self._examined = ended.result()

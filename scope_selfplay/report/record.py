@@ -26,11 +26,9 @@ from scope_selfplay.base.values import (
     Verdict,
 )
 from scope_selfplay.evaluation.folder import ItemRecord, TaskChange
-from scope_selfplay.report.judge import verdicts_by_people
 from scope_selfplay.report.signals import SENTENCE_END
 from scope_selfplay.store.folder import Stage
-from scope_selfplay.store.human import HumanVerdict
-from scope_selfplay.store.query import HeldOutScore, TaskPage, TaskRecord
+from scope_selfplay.store.query import HeldOutScore, HumanFolder, HumanVerdict, TaskPage, TaskRecord
 from scope_selfplay.store.reader import RunReader
 
 _COLUMNS = {
@@ -100,7 +98,9 @@ def whole_task(
             "comparisons": tuple(reader.comparisons_on(task.id)),
             "selections": tuple(reader.selections_on(task.id)),
             "scores": tuple(reader.scores_on(task.id)),
-            "by_people": tuple(verdicts_by_people(reader, task.id)),
+            "by_people": tuple(
+                each for each in HumanFolder(reader.folder).verdicts() if each.task_id == task.id
+            ),
         }
     )
 

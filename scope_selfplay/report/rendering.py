@@ -18,10 +18,9 @@ from pydantic import Field, ValidationError
 
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import did_you_mean
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import shown
 from scope_selfplay.base.text import printable
-from scope_selfplay.base.values import CandidateStatus, Reason, Value
+from scope_selfplay.base.values import CandidateStatus, Gate, Reason, Value
 from scope_selfplay.evaluation.folder import EvaluationReader
 from scope_selfplay.report import SAMPLES
 from scope_selfplay.report.health import examine

@@ -178,7 +178,10 @@ def lines(drawn: Sequence[Line]) -> Markup:
         )
         for row, (line, end) in enumerate(zip(drawn, ends, strict=True))
     )
-    return _svg(width, height, label, axes + curves + names)
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">'
+        "{3}</svg>"
+    ).format(width, height, label, axes + curves + names)
 
 
 def few(drawn: Sequence[Line]) -> list[Line]:
@@ -240,10 +243,3 @@ def _text(left: float, down: float, content: str, anchor: str = "start") -> Mark
     return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(
         left, down, anchor, content
     )
-
-
-def _svg(width: int, height: int, label: str, content: Markup) -> Markup:
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">'
-        "{3}</svg>"
-    ).format(width, height, label, content)

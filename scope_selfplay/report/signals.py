@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.gates import GATES
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.text import SIGNS, named_in, spaced, words_of
-from scope_selfplay.base.values import Document, Value
+from scope_selfplay.base.values import GATES, Document, Value
 from scope_selfplay.corpus.screen import near_copies
 from scope_selfplay.store.reader import RunReader
 

@@ -25,7 +25,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig, changed_settings
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.corpus.read import read_run_corpus, survey
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import load_benchmark
 from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
@@ -222,7 +222,7 @@ def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = Non
 
     @cache
     def codec() -> Any:
-        from scope_selfplay.inference.codec import ChatCodec
+        from scope_selfplay.inference.checkpoints import ChatCodec
 
         return ChatCodec.load(policy_path(config.model.path))
 

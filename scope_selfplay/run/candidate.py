@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from scope_selfplay.base.errors import SearchError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.sampling import Message, PolicyModel, TextCodec
 from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.terminal import Activity
@@ -23,6 +22,7 @@ from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
     Document,
+    Gate,
     Grade,
     Key,
     Provenance,
@@ -36,7 +36,7 @@ from scope_selfplay.base.values import (
     content_id,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import LANGUAGES, TaskSource, language_of, task_language
+from scope_selfplay.corpus.screen import LANGUAGES, TaskSource, language_of, task_language
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.judge.account import MeteredJudge

@@ -29,7 +29,7 @@ from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.store.files import publish_once, write_atomic
 from scope_selfplay.store.folder import MANIFEST, RunFolder
-from scope_selfplay.store.human import HumanFolder, HumanVerdict
+from scope_selfplay.store.query import HumanFolder, HumanVerdict
 from scope_selfplay.store.ratings import read_fork
 
 A_QUESTION = 40

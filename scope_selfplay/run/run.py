@@ -1,33 +1,48 @@
 """An opened run: its config, prompts, documents, judge and policies, the same for every stage.
 
+Here its settings become what samples from a policy: an engine in this process, or a partner that is served elsewhere.
 It is opened by `begin.open_run`, which checks everything that can be checked before work begins.
 """
 
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from scope_selfplay import __version__
-from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.base.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Activity, Progress
 from scope_selfplay.base.values import Document, Key, Provenance, Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
-from scope_selfplay.config.run import RunConfig
+from scope_selfplay.config.run import ModelConfig, RunConfig
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import check_tags, load_frozen, policy_path
+from scope_selfplay.inference.checkpoints import (
+    ChatCodec,
+    check_tags,
+    load_frozen,
+    policy_path,
+    sampling_device,
+)
+from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.inference.processes import SamplingProcesses
+from scope_selfplay.inference.served import Served, ServedModel, ask_servers
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.canaries import CanaryWatch
 from scope_selfplay.judge.cases import cases_of
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.protocol import Judge
 from scope_selfplay.judge.rules import LexicalJudge, VerifierJudge, with_noise
-from scope_selfplay.policy.episodes import Player, PolicyFormat
+from scope_selfplay.net.client import Client, RetryPolicy
+from scope_selfplay.net.guard import secret
+from scope_selfplay.net.loops import at_once
+from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.run import engines, schedule
+from scope_selfplay.run import schedule
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.exam import thresholds_of
 from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
@@ -35,6 +50,172 @@ from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retri
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage
 from scope_selfplay.store.ratings import read_fork, read_ratings
+
+if TYPE_CHECKING:
+    from scope_selfplay.inference.in_process import InProcessModel
+    from scope_selfplay.inference.processes import SpreadModel
+
+SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+"""A turn may take 900 seconds; a server that is down is waited for 600, then the stage stops and can be resumed."""
+
+
+def in_process_engine(
+    context: RunContext, codec: ChatCodec, role: Role, model: Any, *, identity: str, frozen: bool = False
+) -> "InProcessModel | SpreadModel":
+    """What samples from `model`, a causal language model, by the run's settings; it is not copied if `frozen`.
+
+    An engine in this process, and where the run has sampling processes one in each of them.
+    """
+    from scope_selfplay.inference.in_process import InProcessModel
+
+    config, spread = context.config, context.sampling
+    share = spread.share if spread is not None else 1
+    exact = samples_exactly(config.model, len(codec.tokenizer))
+    options: dict[str, Any] = {
+        "slots": -(-config.model.slots // share),
+        "max_length": _max_length(config, context.limits(role)),
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "deterministic": exact,
+        "packed": not exact and not config.model.lora_rank,
+        "share": share,
+    }
+    on_tokens = context.activity.sampled
+    engine = InProcessModel(model, codec, identity=identity, frozen=frozen, on_tokens=on_tokens, **options)
+    return engine if spread is None else spread.spread(engine, options)
+
+
+def samples_exactly(model: ModelConfig, vocabulary: int) -> bool:
+    """Whether what shares its batch decides no token: model.deterministic, chosen by its cost where that is `auto`."""
+    if model.deterministic == "auto":
+        return vocabulary <= LARGE_VOCABULARY or model.processes > 1
+    return model.deterministic
+
+
+def sampling_processes(
+    config: RunConfig, on_outage: Callable[[InferenceError], None]
+) -> SamplingProcesses | None:
+    """Those of model.processes beside this one, which begin to load what they need; None on a GPU, and for one alone.
+
+    Raises ConfigError in one of several ranks.
+    """
+    if config.model.processes == 1:
+        return None
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        raise ConfigError(
+            f"model.processes ({config.model.processes}) spreads the sampling of one process over cores, and {ranks} "
+            "processes train here, each of which samples its share; use model.processes: 1"
+        )
+    on_cpu = sampling_device("auto") == "cpu"
+    return SamplingProcesses(config.model.processes - 1, on_outage) if on_cpu else None
+
+
+def partner_of(config: RunConfig, role: Role) -> ServedConfig | None:
+    """Where a frozen policy of this role is served; None where it runs in this process."""
+    partner = config.partners.solver if role is Role.SOLVER else config.partners.challenger
+    return partner if partner.base_url is not None else None
+
+
+def engine_at(
+    context: RunContext,
+    codec: ChatCodec,
+    role: Role,
+    partner: ServedConfig,
+    policy: Policy | None,
+    *,
+    name: str,
+    on_outage: Callable[[InferenceError], None],
+    say: Callable[[str], None],
+) -> ServedModel:
+    """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is None.
+
+    `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server answers;
+    RunMismatchError for other weights.
+    """
+    found = ask_replicas(name, partner)
+    for url, each in zip(partner.each_url, found, strict=True):
+        remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
+        if remark is not None:
+            say(remark)
+    if role in context.config.partners.keep_form and any(each.weights is not None for each in found):
+        raise ConfigError(
+            f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
+        )
+    # Prompts are cut for the shortest context of all servers.
+    served = min(found, key=lambda each: each.max_length or sys.maxsize)
+    retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
+    return ServedModel(
+        lambda: _client(f"{name}.base_url", partner, retry_policy, say=say),
+        served,
+        codec,
+        identity=served.identity if policy is None else policy.identity,
+        max_length=_max_length(context.config, context.limits(role)),
+        temperature=context.config.sampling.temperature,
+        top_p=context.config.sampling.top_p,
+        on_outage=on_outage,
+        on_tokens=context.activity.sampled,
+    )
+
+
+def check_served(served: Served, policy: Policy, where: str) -> str | None:
+    """None where the weights are known to be equal, else a remark on what was compared instead.
+
+    A server that names no weights (vLLM) must serve the checkpoint's folder, or serve it under a name that ends
+    with the hash of its weights. Raises RunMismatchError.
+    """
+    if served.weights is not None:
+        if served.weights != policy.weights:
+            raise RunMismatchError(
+                f"{where} serves weights {served.weights}, {policy.identity} is expected; serve {policy.path}"
+            )
+        return None
+    if served.model.endswith(policy.weights):
+        return f"{where} names no weights; trusted by its model's name, {served.model}"
+    if served.root is not None and Path(served.root).resolve() == policy.path.resolve():
+        return f"{where} names no weights; trusted by its model's folder, {served.root}"
+    raise RunMismatchError(
+        f"{where} serves {served.model} from {served.root}, {policy.identity} is expected; serve "
+        f"{policy.path}, or name the model {policy.identity} (vLLM: --served-model-name)"
+    )
+
+
+def ask_replicas(name: str, partner: ServedConfig, seconds: float = 30.0) -> list[Served]:
+    """What each server of a frozen policy says that it serves, within so many seconds. Raises ConfigError, also where
+    they differ, and InferenceError.
+    """
+    what = f"{name}.base_url"
+    each = (partner.model_copy(update={"base_url": url}) for url in partner.each_url)
+    # At the start somebody may be watching: a wrong URL should not look like a long wait.
+    handshake = RetryPolicy(deadline=seconds, attempt=seconds, attempts=None, cuts_last=True)
+    clients = [_client(what, one, handshake) for one in each]
+    return at_once(ask_servers(clients, partner.model, what=what))
+
+
+def _client(what: str, served: ServedConfig, retry_policy: RetryPolicy, **more: Any) -> Client:
+    """`what` is the setting of its URL, in messages."""
+    token = secret(served.api_key_env, what.replace("base_url", "api_key_env"))
+    return Client(*served.each_url, what=what, retry_policy=retry_policy, token=token, **more)
+
+
+def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
+    return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))
+
+
+def weight_server(
+    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
+) -> ServedModel:
+    """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
+    server = ServedConfig(base_url=f"{vllm_base(model)}/v1")
+    connect = partial(_client, "model.vllm_url", server, SERVER_RETRIES)
+    (served,) = at_once(ask_servers([connect()], None, what="model.vllm_url"))
+    return ServedModel(connect, served, codec, **options, on_outage=on_outage)
+
+
+def vllm_base(model: ModelConfig) -> str:
+    """Where the vLLM of engine vllm_server is, without the path of its API."""
+    assert model.vllm_url is not None, "the config checks it"
+    return model.vllm_url.rstrip("/").removesuffix("/v1")
 
 
 @dataclass
@@ -57,7 +238,7 @@ class Run:
     def codec(self) -> Any:
         codec, model = self.codec_of(self.base), self.config.model
         words = len(codec.tokenizer)
-        if model.engine == "in_process" and not engines.samples_exactly(model, words):
+        if model.engine == "in_process" and not samples_exactly(model, words):
             self.progress.say(
                 f"a vocabulary of {words:,} tokens: this process samples in bfloat16 where the CPU has it, and "
                 "rounding may decide a token (model.deterministic: true is exact and about half as fast)"
@@ -66,7 +247,7 @@ class Run:
 
     def codec_of(self, folder: Path, **options: Any) -> Any:
         """How a model in a folder reads and writes in the run's dialect. Raises CheckpointError."""
-        from scope_selfplay.inference.codec import ChatCodec
+        from scope_selfplay.inference.checkpoints import ChatCodec
 
         codec, model = ChatCodec.load(folder, **options), self.config.model
         check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)
@@ -101,7 +282,7 @@ class Run:
     @cached_property
     def sampling(self) -> SamplingProcesses | None:
         """Processes that sample beside this one, for all stages; `close` ends them."""
-        return engines.sampling_processes(self.config, self.outages.append)
+        return sampling_processes(self.config, self.outages.append)
 
     def close(self) -> None:
         """End the processes that sample beside this one, and those of tools, if there are any."""
@@ -186,12 +367,12 @@ class Run:
 
         A `partner` that is given, with its `name` for messages, may serve anything where there is no policy.
         """
-        codec, partner = codec or self.codec, partner or engines.partner_of(self.config, role)
+        codec, partner = codec or self.codec, partner or partner_of(self.config, role)
         if partner is None:
             assert policy is not None
             model, named = load_frozen(policy.path), policy.identity
-            return engines.in_process_engine(self.context, codec, role, model, identity=named, frozen=True)
-        return engines.engine_at(
+            return in_process_engine(self.context, codec, role, model, identity=named, frozen=True)
+        return engine_at(
             self.context,
             codec,
             role,
@@ -208,7 +389,7 @@ class Run:
     def player(self, policy: Policy, role: Role, *, greedy: bool = False) -> Player:
         """A frozen policy in its role; a greedy one takes the likeliest token."""
         form = self.policy_format(policy, role, greedy=greedy)
-        keeps_form = self.keeps_form(policy, role, engines.partner_of(self.config, role))
+        keeps_form = self.keeps_form(policy, role, partner_of(self.config, role))
         return Player(self.engine(policy, role), replace(form, keeps_form=keeps_form))
 
     def keeps_form(self, policy: Policy | None, role: Role, partner: ServedConfig | None) -> bool:

@@ -122,16 +122,11 @@ def cut_middle(text: str, codec: TextCodec, max_tokens: int) -> str:
         return text
     for room in range(max_tokens - codec.count(_CUT), 0, -1):
         # A part may take more tokens beside others than alone.
-        shown = codec.truncate(text, room - room // 2) + _CUT + _last_tokens(text, codec, room // 2)
+        last = bisect_left(range(len(text)), True, key=lambda start: codec.count(text[start:]) <= room // 2)
+        shown = codec.truncate(text, room - room // 2) + _CUT + text[last:]
         if codec.count(shown) <= max_tokens:
             return shown
     return ""
-
-
-def _last_tokens(text: str, codec: TextCodec, tokens: int) -> str:
-    """The longest end of a text that takes at most so many tokens."""
-    start = bisect_left(range(len(text)), True, key=lambda place: codec.count(text[place:]) <= tokens)
-    return text[start:]
 
 
 class IndexRecord(Value):

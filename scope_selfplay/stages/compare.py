@@ -12,8 +12,7 @@ from scope_selfplay.evaluation.ratings import GradedAnswers, Grades, breakdown, 
 from scope_selfplay.judge.protocol import Style, grade_answer
 from scope_selfplay.policy.episodes import Episode, Player, Replay, run_episode
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.engines import partner_of
-from scope_selfplay.run.run import Run
+from scope_selfplay.run.run import Run, partner_of
 from scope_selfplay.stages.work import accepted_in, check_budget, run_stage
 from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import point_at, read_records, write_atomic, write_records

@@ -33,7 +33,7 @@ from scope_selfplay.base.errors import ConfigError, CorpusError, JudgeError, Out
 from scope_selfplay.base.text import opening
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Role, Rollout
 from scope_selfplay.corpus.read import documents_for, reserves_pages
-from scope_selfplay.corpus.sample import TaskSource, kin_of
+from scope_selfplay.corpus.screen import TaskSource, kin_of
 from scope_selfplay.corpus.world import embedded_tasks
 from scope_selfplay.judge.protocol import RubricQuestion
 from scope_selfplay.run.candidate import CandidateRecords, SolverTrial, TaskWriter

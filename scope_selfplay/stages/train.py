@@ -101,20 +101,6 @@ def _led(
     return None
 
 
-def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
-    """What a run trains a policy from."""
-    return Lineage(
-        run=run.config.name,
-        role=role,
-        iteration=iteration,
-        base_hash=Policy("M0", run.base).weights,
-        start=start,
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
-    )
-
-
 @dataclass(frozen=True)
 class _Training:
     """GRPO of a policy in the stage `challenger` or `solver`, from `start`."""
@@ -142,10 +128,18 @@ class _Training:
 
     def job(self, settings: ChallengerConfig | SolverConfig, records: Sequence[str]) -> GrpoJob:
         run, stage, tally = self.run, self.stage, self.context.judge.tally
+        lineage = Lineage(
+            run=run.config.name,
+            role=stage.value,
+            iteration=self.iteration,
+            base_hash=Policy("M0", run.base).weights,
+            start=self.start.identity,
+            prompt_hash=run.pack.hash,
+            config_hash=run.config.hash,
+            dialect=run.config.model.dialect,
+        )
         return GrpoJob(
-            start=TrainingStart(
-                self.start.path, run.base, lineage_of(run, stage.value, self.iteration, self.start.identity)
-            ),
+            start=TrainingStart(self.start.path, run.base, lineage),
             options=TrainingOptions(
                 settings=settings,
                 temperature=run.config.sampling.temperature,

@@ -28,7 +28,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.corpus.read import documents_for, reserves_pages
-from scope_selfplay.corpus.sample import TaskSource, assign_sources, page_by_page, shuffled, take_unused
+from scope_selfplay.corpus.screen import TaskSource, assign_sources, page_by_page, shuffled, take_unused
 from scope_selfplay.inference.checkpoints import parameters_of
 from scope_selfplay.judge.account import (
     ACCOUNT,

@@ -28,8 +28,7 @@ import yaml
 from numpy.typing import NDArray
 
 from scope_selfplay.base.errors import RecordError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Comparison, Document, Score, Selection
+from scope_selfplay.base.values import Comparison, Document, Gate, Score, Selection
 from scope_selfplay.store.columns import RecordKind, record_of
 from scope_selfplay.store.files import find_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest

@@ -103,7 +103,9 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def _all(self) -> list[Path]:
-        return [self._work / f"{_PREFIX}{step}" for step in saved_steps(self._work)]
+        """Whole or not, in the order of their steps."""
+        paths = self._work.glob(f"{_PREFIX}*")
+        return sorted((path for path in paths if path.name.removeprefix(_PREFIX).isdigit()), key=step_of)
 
     def _rotate(self, step: int) -> None:
         """Keep the one of `step` and the newest whole ones below it; damaged ones count for nothing and stay."""
@@ -119,12 +121,6 @@ class Checkpoints:
         if path.name not in self._whole and damage_of(path) is None:
             self._whole.add(path.name)
         return path.name in self._whole
-
-
-def saved_steps(work: Path) -> list[int]:
-    """The steps of which a stage's work folder has a checkpoint, whole or not, in order."""
-    names = (path.name.removeprefix(_PREFIX) for path in work.glob(f"{_PREFIX}*"))
-    return sorted(int(name) for name in names if name.isdigit())
 
 
 def step_of(checkpoint: Path) -> int:

@@ -29,9 +29,9 @@ from scope_selfplay.inference.served import ServedModel
 from scope_selfplay.inference.stepped import SteppedEngine
 from scope_selfplay.rewards.measures import Measures
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.engines import in_process_engine, vllm_base, weight_server
+from scope_selfplay.run.run import in_process_engine, vllm_base, weight_server
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_rollout, rows_from
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow, rewarded_rollout, rows_from
 
 if TYPE_CHECKING:
     from scope_selfplay.training.model import TrainedModel

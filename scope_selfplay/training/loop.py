@@ -21,7 +21,7 @@ from scope_selfplay.base.values import seed_from
 from scope_selfplay.rewards.measures import joined_values
 from scope_selfplay.training.checkpoint import Checkpoints, export
 from scope_selfplay.training.engines import Engine, Rollouts, Rows, StepSampler
-from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.job import GrpoJob, StepLog, group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.loss import (
     PassTotals,
     PolicyLoss,
@@ -32,7 +32,6 @@ from scope_selfplay.training.loss import (
     loss_of,
     sampling_cap,
 )
-from scope_selfplay.training.metrics import StepLog, group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.passes import (
     Batch,
     BatchRow,

@@ -1,9 +1,9 @@
 """The policy losses by name, what a token weighs in them, advantages, and the loss of one forward pass.
 
-A trajectory may be one row or several (`rows`), and must count once all the same. So every loss is a weighted sum over
-sampled tokens, and `token_weight` says what a token of a trajectory weighs, from the counts of all ranks: the division
-by rollouts, tokens or budget is in the weight. With one row per trajectory this is what TRL computes under the loss's
-own name (a test compares them).
+A trajectory may be one row or several (`passes`), and must count once all the same. So every loss is a weighted sum
+over sampled tokens, and `token_weight` says what a token of a trajectory weighs, from the counts of all ranks: the
+division by rollouts, tokens or budget is in the weight. With one row per trajectory this is what TRL computes under the
+loss's own name (a test compares them).
 """
 
 import math
@@ -15,8 +15,7 @@ from statistics import pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_selfplay.base.errors import TrainingError
-from scope_selfplay.config.rewards import ExplicitReward
-from scope_selfplay.config.training import SolverConfig, TrainConfig
+from scope_selfplay.config.training import ExplicitReward, SolverConfig, TrainConfig
 from scope_selfplay.rewards.equations import group_advantages
 
 if TYPE_CHECKING:

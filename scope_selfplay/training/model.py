@@ -65,11 +65,6 @@ class Placement:
         half = sharers > 0 or (not exact and can_pack(device))
         return cls(device, torch.bfloat16 if half else torch.float32, max(1, sharers), sharers > 0, offload)
 
-    @property
-    def recomputes(self) -> bool:
-        """Whether activations are computed again in the backward pass: they do not fit beside weights on a GPU."""
-        return self.device.type == "cuda" or self.sharded
-
 
 class TrainedModel:
     """A model in training with its reference; `under` are the weights below its adapter, None without one."""
@@ -103,7 +98,8 @@ class TrainedModel:
             self.model = load(start)
         self.network = self.model.get_base_model() if rank else self.model
         """The transformers model, inside of an adapter or not; what an engine in this process copies."""
-        if placement.recomputes:
+        if placement.device.type == "cuda" or placement.sharded:
+            # Activations do not fit beside weights on a GPU.
             self.network.gradient_checkpointing_enable({"use_reentrant": False})
         self.packed = str(self.network.config._attn_implementation).startswith("flash_attention")
         self._add_head(self.network)

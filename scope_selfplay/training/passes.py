@@ -1,4 +1,9 @@
-"""How the rollouts of a step become the updates of the weights, and these the forward passes of each rank.
+"""How the rollouts of a step become rows and updates of the weights, and these the forward passes of each rank.
+
+Rows hold exactly the ids that the policy saw and sampled, and a mask of the sampled ones: nothing is decoded and
+encoded again. A row per rollout exists only where every prompt begins with the previous prompt and sample; where a
+family rewrites its history (Qwen3 hides earlier thinking), each turn is a row. Several rows of one rollout share its
+advantage and weigh as much as one row would (`loss`).
 
 A plan is a pure function of what all ranks know of all rollouts (`Table`), so all make the same number of passes, some
 of them empty: ranks meet in the collective calls of every pass, and each waits there for the one with the most tokens.
@@ -6,15 +11,84 @@ Passes are cut by tokens. Their rows are packed one behind the other where the a
 each is padded on the right to the longest of its pass, where a causal model needs no mask for it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from scope_selfplay.base.values import Rollout, RolloutStatus, Turn
 from scope_selfplay.training.loss import Average, Counts, token_weight
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """`mask` (1: sampled) and `logprobs` (the engine's; NaN: unknown) are as long as `completion_ids`."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
+@dataclass(frozen=True)
+class RewardedRollout:
+    """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
+
+    `split`: it became a row per turn although its family writes one conversation.
+    """
+
+    rows: Sequence[TrainingRow]
+    reward: float | None
+    truncated: bool = False
+    split: bool = False
+
+
+def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
+    """The rows that a rollout is trained on, with its reward."""
+    rows = rows_from(rollout, per_turn=per_turn)
+    split = len(rows) > 1 and not per_turn
+    return RewardedRollout(rows, reward, rollout.status is RolloutStatus.TRUNCATED, split)
+
+
+def rows_from(rollout: Rollout, *, per_turn: bool = False) -> list[TrainingRow]:
+    """One row for the whole rollout where its prompts continue each other, else one row per turn.
+
+    `per_turn` asks for a row per turn in any case: a family that drops earlier thinking.
+    """
+    turns = [turn for turn in rollout.turns if turn.ids]
+    if not turns:
+        return []
+    whole = all(continues(before, after) for before, after in pairwise(turns))
+    if whole and not per_turn:
+        return [_joined(turns)]
+    return [_joined([turn]) for turn in turns]
+
+
+def continues(before: Turn, after: Turn) -> bool:
+    """Whether a turn's prompt begins with everything that the turn before it saw and sampled."""
+    seen = before.prompt_ids + before.ids
+    return after.prompt_ids[: len(seen)] == seen
+
+
+def _joined(turns: Sequence[Turn]) -> TrainingRow:
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    start = len(turns[0].prompt_ids)
+    for turn in turns:
+        between = turn.prompt_ids[start + len(ids) :]
+        ids += [*between, *turn.ids]
+        mask += [0] * len(between) + [1] * len(turn.ids)
+        logprobs += [0.0] * len(between) + list(turn.logprobs or [math.nan] * len(turn.ids))
+    return TrainingRow(list(turns[0].prompt_ids), ids, mask, logprobs)
 
 
 class RowSize(NamedTuple):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from scope_selfplay.base.values import Key, Rollout, RolloutStatus, Rubric, Task, rng_from
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.designs.answers import (
     answer_metrics,
     behaviour_metrics,
@@ -30,7 +30,7 @@ from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import read_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.rows import rewarded_rollout, rows_from
+from scope_selfplay.training.passes import rewarded_rollout, rows_from
 
 
 def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:
@@ -174,10 +174,14 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         # Nobody is told when all are sampled: the engine is needed until the last of them is judged.
         found = await sample_step(records, step, lambda rows: None)
         groups, measures = list(found.groups), [found.metrics]
-        fresh, first = _fresh_tasks(job, tasks, step), job.ranks.number * len(records)
+        # The tasks that the step does not have, in an order of its own.
+        batch, first = job.settings.batch, job.ranks.number * len(records)
+        had = set(job.records[step * batch : (step + 1) * batch])
+        fresh = [task for task in tasks if task not in had]
+        rng_from(job.options.seed, "resample", step).shuffle(fresh)
         for number in range(rounds):
             flat = [place for place, group in enumerate(groups) if is_flat([each.reward for each in group])]
-            turns = {place: number * job.settings.batch + first + place for place in flat}
+            turns = {place: number * batch + first + place for place in flat}
             again = {place: fresh[turn] for place, turn in turns.items() if turn < len(fresh)}
             # All ranks take part in a round, because a step has things to agree on; one without flat groups has none.
             if not any(await job.ranks.gather("resampled", bool(again))):
@@ -189,15 +193,6 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         return StepResult(groups, {"resampled": Total(0), **in_turn(measures)})
 
     return sample
-
-
-def _fresh_tasks(job: GrpoJob, tasks: Sequence[str], step: int) -> list[str]:
-    """The tasks that the step does not have, in an order of its own."""
-    batch = job.settings.batch
-    had = set(job.records[step * batch : (step + 1) * batch])
-    fresh = [task for task in tasks if task not in had]
-    rng_from(job.options.seed, "resample", step).shuffle(fresh)
-    return fresh
 
 
 @dataclass(frozen=True)

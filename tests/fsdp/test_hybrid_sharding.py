@@ -12,8 +12,8 @@ import pytest
 
 from jobs.launch import TrainingNode
 from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import PeerEnded
-from scope_selfplay.training.rows import RewardedRollout
 from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, trained_metrics, weights_on_disk
 from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of
 

@@ -15,16 +15,14 @@ from benchmarks.markdown import split_at
 from benchmarks.self_play.page import sections
 from retrieval.profiles import PROFILES
 from scope_selfplay.config.judge import NoiseConfig
-from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.config.run import ModelConfig, PartnersConfig
-from scope_selfplay.config.training import TrainConfig
+from scope_selfplay.config.training import DESIGNS, PRESETS, TrainConfig
 from scope_selfplay.designs.answers import behaviour_metrics
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.rewards.measures import RolloutClock, joined_values
+from scope_selfplay.training.job import group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.loss import PassTotals
-from scope_selfplay.training.metrics import group_metrics, row_metrics, update_metrics
-from scope_selfplay.training.passes import RolloutShare, RowSize
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from scope_selfplay.training.passes import RewardedRollout, RolloutShare, RowSize, TrainingRow
 from tests.generated_tables import tables
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollouts
 

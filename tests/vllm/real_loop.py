@@ -17,13 +17,12 @@ from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.corpus import read_documents
 from retrieval.encoder import MINILM
-from scope_selfplay.corpus.sample import shuffled
+from scope_selfplay.corpus.screen import shuffled
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec
 from scope_selfplay.net.serve import ServedReply, ServedRequest
-from scope_selfplay.stages.warm_start import learn_from_trajectories
+from scope_selfplay.stages.warm_start import WarmStart, learn_from_trajectories
 from scope_selfplay.testing.chat_server import GARBAGE, FakeServer, FaultKind, FaultPlan
-from scope_selfplay.training.sft import WarmStart
 from tests.integration.serving.threads import in_thread
 from tests.vllm.scripted_traces import write_traces
 

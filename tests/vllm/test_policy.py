@@ -15,12 +15,11 @@ pytest.importorskip("torch", reason="needs the train extra")
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Message
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import load_model, policy_path
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec, load_model, policy_path
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served import ServedModel, ask_what_is_served
 from scope_selfplay.net.client import Client, RetryPolicy
-from scope_selfplay.run.engines import check_served
+from scope_selfplay.run.run import check_served
 from scope_selfplay.store.folder import Policy
 from tests.commands import ran
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from scope_selfplay.base.errors import ConfigError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Fault, Finish
+from scope_selfplay.base.values import Criterion, Fault, Finish, Gate
 from scope_selfplay.config.judge import CallConfig, EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.endpoint import with_models
 from scope_selfplay.judge.model import ModelJudge

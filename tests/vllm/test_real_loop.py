@@ -22,7 +22,7 @@ from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Candidate, Grade, Key, Role, Rollout
 from scope_selfplay.config.load import load_config
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.slots import can_pack
 from scope_selfplay.run.begin import open_run
@@ -33,7 +33,7 @@ from scope_selfplay.stages.train import train_challenger, train_solver
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import Policy, Stage
 from scope_selfplay.store.ratings import read_ratings
-from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout
+from scope_selfplay.training.passes import RewardedRollout, rewarded_rollout
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 from tests.vllm.conftest import serving

@@ -9,8 +9,7 @@ import pytest
 
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.inference.checkpoints import load_model
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec, load_model
 from scope_selfplay.rewards.measures import Total
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder
@@ -18,7 +17,7 @@ from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
 GROUP, BATCH = 2, 2
 Score = Callable[[str, int, int], RewardedRollout]

@@ -23,8 +23,8 @@ from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder, damage_of
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
+from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import Killed, by_member, job_of, killed_in, same, train_on, with_model
 
 WRITES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}

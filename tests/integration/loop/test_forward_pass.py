@@ -12,9 +12,8 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.training.model import Placement, TrainedModel
-from scope_selfplay.training.passes import BatchRow, batch_of, cut_passes
+from scope_selfplay.training.passes import BatchRow, RewardedRollout, TrainingRow, batch_of, cut_passes
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import job_of, loop_of, row, weights_of
 
 ROWS = [

@@ -14,15 +14,21 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.inference.checkpoints import load_model
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.checkpoints import ChatCodec, load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampling_cap
 from scope_selfplay.training.model import Placement, TrainedModel
-from scope_selfplay.training.passes import BatchRow, RolloutShare, UpdateRules, batch_of, plan_updates
+from scope_selfplay.training.passes import (
+    BatchRow,
+    RewardedRollout,
+    RolloutShare,
+    TrainingRow,
+    UpdateRules,
+    batch_of,
+    plan_updates,
+)
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import Score, furthest, job_of, row, same, train_on
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")

@@ -23,8 +23,8 @@ from scope_selfplay.training.engines import Rows, StepResult
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import load
 from scope_selfplay.training.loss import AdvantageScale, advantages
+from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.samplers import resampled
 from tests.integration.loop.seam import (
     GROUP,

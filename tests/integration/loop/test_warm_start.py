@@ -15,12 +15,17 @@ import torch
 from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.config.load import load_config
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import load_model, policy_path
-from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, rows_of, trajectory_rows
+from scope_selfplay.inference.checkpoints import ChatCodec, load_model, policy_path
+from scope_selfplay.stages.warm_start import (
+    Trajectory,
+    WarmStart,
+    read_trajectories,
+    rows_of,
+    sft,
+    trajectory_rows,
+)
 from scope_selfplay.store.card import Lineage
-from scope_selfplay.training.rows import TrainingRow, rows_from
-from scope_selfplay.training.sft import WarmStart, sft
+from scope_selfplay.training.passes import TrainingRow, rows_from
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
 from tests.integration.loop.test_faults_of_checkpoints import in_fork

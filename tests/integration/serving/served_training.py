@@ -28,8 +28,8 @@ from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.training.engines import Rows, StepResult, in_groups, open_engine
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
+from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import ranks
-from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import GROUP, job_of, row, with_model
 
 

@@ -24,7 +24,7 @@ from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_grou
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
 
 

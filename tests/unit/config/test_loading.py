@@ -14,8 +14,8 @@ from scope_selfplay.base.yaml import YamlError, parse_yaml
 from scope_selfplay.config.base import OpenConfig, ToolConfig
 from scope_selfplay.config.judge import JudgeRole
 from scope_selfplay.config.load import field_names, load_config
-from scope_selfplay.config.rewards import GREEDILY_JUDGED, PRESETS
 from scope_selfplay.config.run import RunConfig, changed_settings
+from scope_selfplay.config.training import GREEDILY_JUDGED, PRESETS
 from scope_selfplay.training.loss import loss_of
 from tests.configuration_page import PAGE, field_of, render
 

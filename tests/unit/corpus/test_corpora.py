@@ -21,8 +21,7 @@ from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.corpus.cut import Chunker
 from scope_selfplay.corpus.formats import format_of
 from scope_selfplay.corpus.read import read_documents
-from scope_selfplay.corpus.sample import language_of
-from scope_selfplay.corpus.screen import near_copies, screen
+from scope_selfplay.corpus.screen import language_of, near_copies, screen
 from scope_selfplay.report.commands import documents
 from scope_selfplay.report.signals import word_count
 from scope_selfplay.rewards.verify import f1

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import CorpusReader, Document
-from scope_selfplay.corpus.markdown import headings, split_page
+from scope_selfplay.corpus.cut import headings, split_page
 from scope_selfplay.corpus.read import read_documents
 from scope_selfplay.report.commands import documents
 

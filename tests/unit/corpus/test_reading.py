@@ -22,7 +22,7 @@ from scope_selfplay.corpus import read as reading
 from scope_selfplay.corpus.cut import Chunker, CountTokens
 from scope_selfplay.corpus.formats import Format
 from scope_selfplay.corpus.read import read_documents, read_run_corpus, read_sample, survey
-from scope_selfplay.corpus.sample import TaskSource, shuffled, take_unused
+from scope_selfplay.corpus.screen import TaskSource, shuffled, take_unused
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.report.commands import documents

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Document
-from scope_selfplay.corpus.sample import exact_shares, shuffled, take_unused
+from scope_selfplay.corpus.screen import exact_shares, shuffled, take_unused
 from scope_selfplay.prompts.pack import Domain
 
 RATIO = Domain(name="any", title="Any", task_types=()).search_turns

@@ -13,7 +13,7 @@ from scope_selfplay.base.values import Finish
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.served import Served, ServedModel, read_sample
 from scope_selfplay.net.client import Client, RetryPolicy
-from scope_selfplay.run.engines import check_served, samples_exactly, sampling_processes
+from scope_selfplay.run.run import check_served, samples_exactly, sampling_processes
 from scope_selfplay.store.folder import Policy
 
 REQUEST = Generate((1, 2, 3), max_tokens=4)

@@ -9,10 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.base.errors import CorpusError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.terminal import LineProgress
-from scope_selfplay.base.values import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.base.values import Candidate, CandidateStatus, Gate, Provenance, Reason
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts

@@ -12,8 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from scope_selfplay.base.errors import ConfigError, JudgeError, RunMismatchError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Document
+from scope_selfplay.base.values import Document, Gate
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents

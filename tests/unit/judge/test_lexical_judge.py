@@ -5,8 +5,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Document, Fault, Outcome, Rollout, Rubric, Task, Verdict
+from scope_selfplay.base.values import (
+    Criterion,
+    Document,
+    Fault,
+    Gate,
+    Outcome,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+)
 from scope_selfplay.corpus.world import (
     BY_NOUN,
     PLACES,

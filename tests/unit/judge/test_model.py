@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Criterion, Fault, Finish, Outcome, Priority, Rubric
+from scope_selfplay.base.values import Criterion, Fault, Finish, Gate, Outcome, Priority, Rubric
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.judge.fences import Fenced, fence_key, read_fences
 from scope_selfplay.judge.model import JudgementCache, ModelJudge

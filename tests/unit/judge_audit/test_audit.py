@@ -14,9 +14,8 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from scope_selfplay.base.errors import ConfigError, JudgeError, RecordError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Document, Rollout, Task
+from scope_selfplay.base.values import Document, Gate, Rollout, Task
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig

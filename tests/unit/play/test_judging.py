@@ -13,7 +13,7 @@ from scope_selfplay.base.values import Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.run.exam import marks_of
 from scope_selfplay.store.folder import RunFolder, Stage
-from scope_selfplay.store.human import HumanFolder
+from scope_selfplay.store.query import HumanFolder
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.serving.threads import in_thread
 from tests.judges import always

@@ -21,7 +21,7 @@ from scope_selfplay.policy.episodes import (
 )
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.search.tools import ToolResult, UseTool
-from scope_selfplay.training.rows import rows_from
+from scope_selfplay.training.passes import rows_from
 from tests.word_codec import WordCodec
 
 KEY: Key = (0, 1, "tasks", "d1")

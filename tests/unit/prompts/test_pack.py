@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.base.errors import PromptError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Document, Task
+from scope_selfplay.base.values import Document, Gate, Task
 from scope_selfplay.config.judge import JudgeConfig
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.judge.protocol import RubricQuestion
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.policy.episodes import ChallengerPrompts

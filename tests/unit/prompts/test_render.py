@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.base.errors import PromptError
-from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Gate
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import CONTRACTS, PromptRole
 from tests.unit.prompts.packs import REPOSITORY, SAMPLES

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from scope_selfplay.base.gates import Gate
+from scope_selfplay.base.values import Gate
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.pack import KEYS, Pack
 from scope_selfplay.prompts.roles import CONTRACTS, OUTPUTS, POLICY_ROLES, SHORT, PromptRole

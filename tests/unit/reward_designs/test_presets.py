@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from scope_selfplay.base.values import Check, Criterion, Outcome, Rollout, Rubric
-from scope_selfplay.config.rewards import PRESETS, RewardSettings
-from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.config.training import PRESETS, RewardSettings, SolverConfig
 from scope_selfplay.designs.answers import whole_structure
 from scope_selfplay.designs.design import PerAnswerDesign, RolloutGroup
 from scope_selfplay.designs.step import open_design

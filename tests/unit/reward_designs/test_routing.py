@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.values import Rollout
-from scope_selfplay.config.rewards import ROUTED
-from scope_selfplay.config.training import SolverConfig
+from scope_selfplay.config.training import ROUTED, SolverConfig
 from scope_selfplay.designs.design import RolloutGroup
 from scope_selfplay.judge.protocol import PairQuestion, Question, Reply, RubricQuestion
 from tests.unit.reward_designs.scripted import (

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import InferenceError, SearchError
-from scope_selfplay.base.gates import DEFAULT_GATES, Gate
 from scope_selfplay.base.sampling import Generate, Sample, ScriptedModel
 from scope_selfplay.base.values import (
+    DEFAULT_GATES,
     Candidate,
     CandidateStatus,
     Criterion,
     Document,
+    Gate,
     Key,
     Passage,
     Provenance,
@@ -29,7 +30,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Reply, RubricQuestion

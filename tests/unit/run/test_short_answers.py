@@ -10,7 +10,7 @@ from scope_selfplay.base.sampling import ScriptedModel
 from scope_selfplay.base.values import Check, Document, Key, Passage, ReaderAnswer, Reason, Role, Rollout
 from scope_selfplay.config.run import RunConfig, TasksConfig
 from scope_selfplay.config.training import ChallengerConfig
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.designs.answers import shares_alike, task_metrics
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge

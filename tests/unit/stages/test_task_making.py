@@ -26,7 +26,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.read import documents_for
-from scope_selfplay.corpus.sample import TaskSource
+from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.plan.preflight import pool_of
 from scope_selfplay.run.begin import open_run, run_documents
 from scope_selfplay.run.candidate import CandidateRecords

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import (
     Candidate,
     CandidateStatus,
@@ -11,6 +10,7 @@ from scope_selfplay.base.values import (
     Criterion,
     Document,
     Fault,
+    Gate,
     Grade,
     Outcome,
     Passage,

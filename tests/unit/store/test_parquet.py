@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from scope_selfplay.base.errors import RecordError
-from scope_selfplay.base.gates import Gate
-from scope_selfplay.base.values import Candidate, Criterion, Document, Passage, Turn, Verdict
+from scope_selfplay.base.values import Candidate, Criterion, Document, Gate, Passage, Turn, Verdict
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import (
     RecordKind,

@@ -8,9 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.base.errors import RecordError
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.intervals import Estimate
-from scope_selfplay.base.values import CandidateStatus, Fault, Reason
+from scope_selfplay.base.values import CandidateStatus, Fault, Gate, Reason
 from scope_selfplay.cli import cli
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.store.card import run_card

@@ -21,7 +21,7 @@ from scope_selfplay.judge.fences import View, shown
 from scope_selfplay.policy.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.search.mcp import clean_text
 from scope_selfplay.search.tools import SEARCH, OpenTools, Tool, ToolBudget, ToolResult, ToolSpec, search_tool
-from scope_selfplay.training.rows import rows_from
+from scope_selfplay.training.passes import rows_from
 from tests.reference_files import read_reference
 from tests.word_codec import WordCodec
 

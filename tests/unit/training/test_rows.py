@@ -20,12 +20,21 @@ from scope_selfplay.base.values import (
     RolloutStatus,
     Turn,
 )
-from scope_selfplay.config.rewards import RubricReward
-from scope_selfplay.config.training import ChallengerConfig, SolverConfig
+from scope_selfplay.config.training import ChallengerConfig, RubricReward, SolverConfig
 from scope_selfplay.designs.answers import format_score, reward_of_candidate, task_format_score
 from scope_selfplay.designs.per_rollout import RubricDesign
-from scope_selfplay.training.passes import RolloutShare, RowSize, cut_passes, padding_factor, pass_tokens
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow, continues, rewarded_rollout, rows_from
+from scope_selfplay.training.passes import (
+    RewardedRollout,
+    RolloutShare,
+    RowSize,
+    TrainingRow,
+    continues,
+    cut_passes,
+    padding_factor,
+    pass_tokens,
+    rewarded_rollout,
+    rows_from,
+)
 from tests.word_codec import WordCodec
 
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from scope_selfplay.base.gates import Gate
 from scope_selfplay.base.values import (
     Candidate,
     Comparison,
     Criterion,
     Document,
+    Gate,
     Grade,
     Passage,
     ReaderAnswer,
