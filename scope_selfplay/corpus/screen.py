@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.base.errors import CorpusError
-from scope_selfplay.base.terminal import Table
 from scope_selfplay.base.suspicions import suspicions
+from scope_selfplay.base.terminal import Table
 from scope_selfplay.base.text import plain, spaced
 from scope_selfplay.base.values import Document, seed_from
 from scope_selfplay.config.run import CorpusConfig
