@@ -20,7 +20,7 @@ BUDGETS = {
     "library files": 220,
     "test lines": 38_285,
     "benchmark lines": 5_716,
-    "words by hand": 30_746,
+    "words by hand": 30_754,
     "settings": 192,
     "commands": 44,
     "training lines": 2_478,
