@@ -28,7 +28,7 @@ from benchmarks.options import read_options
 from scope_selfplay.base.sampling import Message, Sample
 from scope_selfplay.base.values import Finish, Passage, Rollout
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy import episodes
 from scope_selfplay.policy.episodes import ChallengerPrompts, Episode, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.folder import load_pack

@@ -13,7 +13,7 @@ from pathlib import Path
 from scope_selfplay.base.sampling import Generate, Message
 from scope_selfplay.base.values import Key, Role, Rollout, Turn
 from scope_selfplay.config.training import TrainConfig
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Engine, sampler_from

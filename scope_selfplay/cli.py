@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
         "download": (".store.object_store", "Bring a folder from an object store."),
         "eval": (".evaluation.commands", "Let checkpoints answer a benchmark."),
         "export": (".report.export", "Write accepted tasks in another library's shape."),
-        "fork": (".run.commands", "Begin a run that shares another run's first iterations."),
+        "fork": (".run.fork", "Begin a run that shares another run's first iterations."),
         "index": (".run.commands", "Fetch corpora; build and check retrieval indexes."),
         "judge": (".play.commands", "Try a judge's prompts, and audit a run's judge."),
         "k8s": (".cluster.commands", "Run on Kubernetes: render, check, follow."),

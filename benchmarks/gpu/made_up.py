@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu.scales import Lengths
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import TrainConfig
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart

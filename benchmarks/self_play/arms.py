@@ -12,7 +12,8 @@ from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Role, Rollout, Task
 from scope_selfplay.config.load import load_config
-from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run

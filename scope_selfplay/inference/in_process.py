@@ -24,7 +24,7 @@ from scope_selfplay.base.errors import ConfigError, InferenceError
 from scope_selfplay.base.machine import memory_left
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.checkpoints import ChatCodec, Sampling, SamplingEngine
+from scope_selfplay.inference.codec import ChatCodec, Sampling, SamplingEngine
 from scope_selfplay.inference.draws import Draw, draw_tokens
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.

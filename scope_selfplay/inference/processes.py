@@ -29,7 +29,7 @@ from typing import Any
 from scope_selfplay.base.errors import InferenceError, ScopeError
 from scope_selfplay.base.sampling import Generate, Sample, settle_from_thread
 from scope_selfplay.base.values import Key, seed_from
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 
 _END_SECONDS = 10.0

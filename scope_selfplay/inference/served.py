@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, ValidationError
 from scope_selfplay.base.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.checkpoints import ChatCodec, SamplingEngine
+from scope_selfplay.inference.codec import ChatCodec, SamplingEngine
 from scope_selfplay.net.client import Client, Refused, Replica, ServerUnavailable
 from scope_selfplay.net.loops import PerLoop, all_of
 

@@ -23,7 +23,8 @@ from starlette.types import ASGIApp
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Sample
-from scope_selfplay.inference.checkpoints import ChatCodec, Stops, load_frozen, policy_path
+from scope_selfplay.inference.checkpoints import load_frozen, policy_path
+from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served import WEIGHTS_HEADER
 from scope_selfplay.net.json import parse_object

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Sample, settle_from_thread
 from scope_selfplay.base.values import Finish, Key, seed_from
-from scope_selfplay.inference.checkpoints import ChatCodec, Sampling, SamplingEngine
+from scope_selfplay.inference.codec import ChatCodec, Sampling, SamplingEngine
 from scope_selfplay.net.admission import TokenRoom
 
 

@@ -222,7 +222,7 @@ def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = Non
 
     @cache
     def codec() -> Any:
-        from scope_selfplay.inference.checkpoints import ChatCodec
+        from scope_selfplay.inference.codec import ChatCodec
 
         return ChatCodec.load(policy_path(config.model.path))
 

@@ -21,13 +21,8 @@ from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import ModelConfig, RunConfig
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import (
-    ChatCodec,
-    check_tags,
-    load_frozen,
-    policy_path,
-    sampling_device,
-)
+from scope_selfplay.inference.checkpoints import check_tags, load_frozen, policy_path, sampling_device
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.inference.processes import SamplingProcesses
 from scope_selfplay.inference.served import Served, ServedModel, ask_servers
@@ -247,7 +242,7 @@ class Run:
 
     def codec_of(self, folder: Path, **options: Any) -> Any:
         """How a model in a folder reads and writes in the run's dialect. Raises CheckpointError."""
-        from scope_selfplay.inference.checkpoints import ChatCodec
+        from scope_selfplay.inference.codec import ChatCodec
 
         codec, model = ChatCodec.load(folder, **options), self.config.model
         check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)

@@ -23,7 +23,8 @@ from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.base.values import rng_from
 from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.dialects.families import Dialect
-from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.net.json import given_lines
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows

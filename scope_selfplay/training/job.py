@@ -12,7 +12,7 @@ from typing import Any
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.config.run import ModelConfig, TrackingConfig
 from scope_selfplay.config.training import TrainConfig
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.rewards.measures import Mean, Measure
 from scope_selfplay.run.run import samples_exactly
 from scope_selfplay.store.card import Lineage

@@ -20,7 +20,8 @@ from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.base.sampling import Message, ScriptedModel
 from scope_selfplay.base.values import Passage, Rollout, Turn
 from scope_selfplay.dialects.families import DIALECTS, Dialect, dialect
-from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy import episodes
 from scope_selfplay.search.searcher import Searcher
 from scope_selfplay.search.tools import searching

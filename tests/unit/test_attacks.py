@@ -62,7 +62,8 @@ from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS, ToolForm
 from scope_selfplay.evaluation.pairs import Pairing, compare_pair
 from scope_selfplay.evaluation.rows import Row
-from scope_selfplay.inference.checkpoints import ChatCodec, stored_dtype
+from scope_selfplay.inference.checkpoints import stored_dtype
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge.fences import Fencer, fence_key, read_fences, text_outside
 from scope_selfplay.judge.model import cache_key
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, RubricQuestion, Style

@@ -18,7 +18,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.rules import LexicalJudge
 from scope_selfplay.prompts.folder import load_pack

@@ -19,7 +19,7 @@ from retrieval.corpus import read_documents
 from retrieval.encoder import MINILM
 from scope_selfplay.corpus.screen import shuffled
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.net.serve import ServedReply, ServedRequest
 from scope_selfplay.stages.warm_start import WarmStart, learn_from_trajectories
 from scope_selfplay.testing.chat_server import GARBAGE, FakeServer, FaultKind, FaultPlan

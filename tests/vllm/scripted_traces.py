@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.factbook import read_lines
 from scope_selfplay.base.values import Passage
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.prompts.roles import PromptRole
 from scope_selfplay.search.searcher import show_passages

@@ -15,7 +15,8 @@ pytest.importorskip("torch", reason="needs the train extra")
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Message
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model, policy_path
+from scope_selfplay.inference.checkpoints import load_model, policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served import ServedModel, ask_what_is_served
 from scope_selfplay.net.client import Client, RetryPolicy

@@ -22,7 +22,7 @@ from scope_selfplay.base.sampling import Generate, Sample
 from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Candidate, Grade, Key, Role, Rollout
 from scope_selfplay.config.load import load_config
-from scope_selfplay.inference.checkpoints import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.slots import can_pack
 from scope_selfplay.run.begin import open_run

@@ -9,7 +9,8 @@ import pytest
 
 from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.rewards.measures import Total
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder

@@ -15,7 +15,8 @@ from scope_selfplay.base.errors import ConfigError, InferenceError
 from scope_selfplay.base.sampling import Generate, Message, Sample
 from scope_selfplay.base.values import Finish
 from scope_selfplay.inference import slots as slot_cache
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model, sampling_device
+from scope_selfplay.inference.checkpoints import load_model, sampling_device
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.slots import frozen_copy
 

@@ -14,7 +14,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampling_cap

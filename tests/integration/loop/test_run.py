@@ -18,7 +18,7 @@ from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.local import run_here
 from scope_selfplay.run.begin import open_run
-from scope_selfplay.run.commands import fork_run
+from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.run import Run
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest

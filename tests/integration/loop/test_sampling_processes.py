@@ -18,7 +18,8 @@ from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Message, Sample
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.driver.local import run_here
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.processes import SamplingProcesses, SpreadModel
 from scope_selfplay.run.begin import open_run

@@ -24,7 +24,8 @@ from scope_selfplay.base.values import Document, Finish, Key, Passage, Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.config.base import OpenConfig
 from scope_selfplay.dialects.families import Dialect, dialect
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.policy.episodes import Episode, PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.search.searcher import show_passages
 from scope_selfplay.search.tools import (

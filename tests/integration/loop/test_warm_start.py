@@ -15,7 +15,8 @@ import torch
 from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.config.load import load_config
 from scope_selfplay.dialects.families import dialect
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model, policy_path
+from scope_selfplay.inference.checkpoints import load_model, policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.stages.warm_start import (
     Trajectory,
     WarmStart,

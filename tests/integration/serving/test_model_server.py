@@ -17,7 +17,8 @@ import pytest
 from scope_selfplay.base.errors import InferenceError, RunMismatchError
 from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.sampling import Generate, Message, PolicyModel, Sample
-from scope_selfplay.inference.checkpoints import ChatCodec, load_model
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served import Served, ServedModel, ask_what_is_served
 from scope_selfplay.inference.server import ModelService, model_app

@@ -16,7 +16,8 @@ from rich.console import Console
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason
 from scope_selfplay.cli import cli
-from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.report.record import show_list
 from scope_selfplay.store.files import read_records, read_rows
 from scope_selfplay.store.folder import RunFolder, Stage

@@ -9,7 +9,8 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_left
-from scope_selfplay.inference.checkpoints import ChatCodec, policy_path
+from scope_selfplay.inference.checkpoints import policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import check_room, free_bytes
 
 QWEN3_1_7B = SimpleNamespace(num_hidden_layers=28, num_key_value_heads=8, head_dim=128, hidden_size=2048)

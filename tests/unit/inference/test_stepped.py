@@ -16,7 +16,7 @@ import pytest
 
 from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.sampling import Generate, Sample
-from scope_selfplay.inference.checkpoints import Sampling, Stops
+from scope_selfplay.inference.codec import Sampling, Stops
 from scope_selfplay.inference.stepped import SteppedEngine
 from scope_selfplay.training.engines import Rollouts
 from scope_selfplay.training.ranks import Ranks

@@ -24,7 +24,8 @@ from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report.commands import documents
 from scope_selfplay.report.overview import recorded_sections
 from scope_selfplay.run.begin import open_run, run_documents, say_changes
-from scope_selfplay.run.commands import fork_run, index
+from scope_selfplay.run.commands import index
+from scope_selfplay.run.fork import fork_run
 from scope_selfplay.run.schedule import challenger_of, promotion_warning, stages_of
 from scope_selfplay.stages.work import stage_sources
 from scope_selfplay.store.card import run_card
