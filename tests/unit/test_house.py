@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_306,
-    "library files": 220,
-    "test lines": 38_285,
-    "benchmark lines": 5_716,
+    "library lines": 55_324,
+    "library files": 222,
+    "test lines": 38_297,
+    "benchmark lines": 5_717,
     "words by hand": 30_754,
     "settings": 192,
     "commands": 44,
