@@ -142,7 +142,12 @@ def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
     quotas = [(quota, quota.get("status") or {}) for quota in cluster.objects("resourcequotas")]
     if quotas:
         # What this run takes already must not count as the use of others.
-        ours = _present_usage(config, cluster)
+        own, ours = f"scope/run={config.name}", Amounts(float)
+        for pod in cluster.objects("pods", own):
+            if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+                count_pods(ours, pod["spec"], 1)
+        for plural, *resources in COUNTED.values():
+            ours.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
         for quota, status in quotas:
             used = {name: amount(value) - ours[name] for name, value in (status.get("used") or {}).items()}
             yield from _over_quota(config, objects, quota, status.get("hard") or {}, used)
@@ -176,18 +181,6 @@ def _over_quota(
                 name_of(quota),
                 f"allows {limit} {resource}, others use {readable(others)}, the stage {stage} takes {readable(wanted)}",
             )
-
-
-def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
-    """What the run takes of the quotas now."""
-    own = f"scope/run={config.name}"
-    found = Amounts(float)
-    for pod in cluster.objects("pods", own):
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            count_pods(found, pod["spec"], 1)
-    for plural, *resources in COUNTED.values():
-        found.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
-    return found
 
 
 def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
