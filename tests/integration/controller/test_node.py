@@ -157,8 +157,7 @@ def test_a_server_that_dies_is_started_again_and_a_stage_that_fails_is_tried_aga
     assert any("r1-judge ended with 137" in line for line in said)
     machine.fails.touch()
     machine.holds.unlink()
-    said = lines_until(driver, "running r1-i00-make-tasks-a2")
-    assert "r1-i00-make-tasks-a2: it ended with an error (what it said last); see its log\n" in said
+    lines_until(driver, "r1-i00-make-tasks-a2: it ended with an error (what it said last); see its log")
     driver.terminate()
     driver.communicate(timeout=240)
     assert driver.returncode == 143 and machine.left() == []
