@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 55_317,
     "library files": 222,
-    "test lines": 38_296,
+    "test lines": 38_295,
     "benchmark lines": 5_717,
     "words by hand": 30_754,
     "settings": 192,
