@@ -141,7 +141,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from scope_selfplay.config.load import load_config
-from scope_selfplay.run.commands import fork_run
+from scope_selfplay.run.fork import fork_run
 
 source, last, calls, link = Path(sys.argv[1]), int(sys.argv[2]), [], os.link
 
