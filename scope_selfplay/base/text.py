@@ -1,8 +1,8 @@
 """What others wrote, for a prompt: in a frame where it could be taken for the prompt's own words, and as it is.
 
-A policy's prompt is encoded here, so that its control tokens never come from a text (`inference.codec`) and a
-text need not be changed. A judge's is encoded by its server: there the control tokens of its model are written
-otherwise, those of its tokenizer's list where that is known, else all that have the shapes of the families'.
+A policy's prompt is encoded here, so that its control tokens never come from a text (`inference.codec`) and a text need
+not be changed. A judge's is encoded by its server: there the control tokens of its model are written otherwise, those
+of its tokenizer's list where that is known, else all that have the shapes of the families'.
 """
 
 import hashlib

@@ -94,7 +94,7 @@ def check_folder(folder: Path) -> RunCheck:
         *(check for check in checks if check.state is State.STOP),
     ]
     notes = [*_notes(config), *(str(check) for check in checks if check.state is not State.STOP)]
-    if importlib.util.find_spec("kubernetes_validate") is not None:
+    if _has_schemas():
         found += schema_problems(created)
     else:
         notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
@@ -324,7 +324,7 @@ def schema_problems(objects: Sequence[Body]) -> list[Finding]:
 
     Raises ConfigError where the package is missing.
     """
-    if importlib.util.find_spec("kubernetes_validate") is None:
+    if not _has_schemas():
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
     for version in VERSIONS:
@@ -348,6 +348,10 @@ def _is_of_others(api: str) -> bool:
     """Whether an API group is none of Kubernetes' own: those have no dot, or end in .k8s.io and are no experiment."""
     group = api.partition("/")[0] if "/" in api else ""
     return "." in group and not (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
+
+
+def _has_schemas() -> bool:
+    return importlib.util.find_spec("kubernetes_validate") is not None
 
 
 @cache

@@ -189,12 +189,12 @@ def _shared(cluster: ClusterConfig, layout: RunFolderLayout) -> Body:
         opened = yaml_text([{"op": "add", "path": "/spec/egress/-", "value": rule}])
         patches.append({"target": {"kind": "NetworkPolicy", "name": f"scope-({callers})"}, "patch": opened})
     if cluster.store:
-        # Every pod copies, and asks for names.
-        # Of the store or the way to it, and of Google's server of credentials.
+        # To the store or the way to it, and to Google's server of credentials.
         endpoint = cluster.store.partition("?endpoint=")[2] or "https://"
         way = cluster.proxy if endpoint.startswith("https:") and cluster.proxy else endpoint
         ports = [port_of(way), *([80, 988] if cluster.store.startswith("gs:") else [])]
         rule = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+        # Every pod copies, and asks for names.
         opened = yaml_text(
             [
                 {"op": "remove", "path": "/spec/podSelector/matchExpressions"},

@@ -277,7 +277,7 @@ def _copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[L
     first: dict[bytes, str] = {}
     for document in documents if settings.duplicates != "keep" else ():
         digest = hashlib.blake2b(digest_size=12)
-        # By parts: the words of a whole book are ten times as large as it.
+        # By parts: the words of a whole book are ten times as large as it. Without blanks: a part may end in a word.
         for start in range(0, len(document.text), _PART):
             part = "".join(document.text[start : start + _PART].split())
             digest.update(part.encode("utf-8", "replace"))

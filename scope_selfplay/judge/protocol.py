@@ -369,6 +369,7 @@ def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubri
     return rubric.model_copy(update={"criteria": kept, "unmet": unmet}) if struck else rubric
 
 
+# In Chinese the letters of verbs too, with which a criterion begins.
 _LINKS = frozenset(
     "a an and are as at be by for from had has in is it its of on or that the to was were with "
     "描 述 介 绍 解 释 说 明 指 出 列 给 详 细 的 了 和 与 及 其 是 为 什 么 如 何".split()

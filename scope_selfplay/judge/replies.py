@@ -188,9 +188,9 @@ def _items(completion: str, key: str) -> object:
         return whole.get(key)
     # What is in the `<rubric>`, and in the `<unmet>` where one follows; the two are all of the reply.
     rubric, mark, rest = (drop_thinking(completion) or "").partition("<unmet>")
-    block = unmet = _whole_block(mark + rest, "unmet")
-    if key == "criteria":
-        block = None if mark and unmet is None else _whole_block(rubric, "rubric")
+    unmet = _whole_block(mark + rest, "unmet")
+    criteria = None if mark and unmet is None else _whole_block(rubric, "rubric")
+    block = criteria if key == "criteria" else unmet
     return None if block is None else _json(_unfenced(block))
 
 

@@ -408,7 +408,7 @@ class Client:
                     continue
                 except ServerUnavailable as unavailable:
                     fault = unavailable
-                    if fault.is_busy and self._patience is not None:
+                    if self._is_patient(fault):
                         # Another one would have to compute what this one keeps.
                         break
                 else:
@@ -419,7 +419,7 @@ class Client:
                     return answer
             if fault is None:
                 continue
-            is_patient = fault.is_busy and self._patience is not None
+            is_patient = self._is_patient(fault)
             failed += not is_patient
             if len(self.servers) > 1 and not is_patient:
                 fault = fault.but(f"no replica of {len(self.servers)} answered")
@@ -454,6 +454,9 @@ class Client:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._well.wait(), left)
         return standing
+
+    def _is_patient(self, fault: ServerUnavailable) -> bool:
+        return fault.is_busy and self._patience is not None
 
     def _begin_silence(self, reason: str, left: float) -> None:
         """Said once, with the seconds for which they will be asked again."""

@@ -254,7 +254,7 @@ class _Attempt:
     def _needed(self, server: str) -> float:
         """GiB of one GPU for weights in bf16, a cache of a few sequences, and CUDA's context."""
         size = self.sizes.judge if server == "judge" else self.sizes.policy
-        cached = SEQUENCES * self._longest(server) * (size.cache_bytes or size.shape.cache_bytes)
+        cached = SEQUENCES * self._longest(server) * _token_bytes(size)
         width = min(self.width, len(self.on[server]))
         return (HALF * size.parameters + cached) / GIB / width + self.sizes.assumptions.context_gib
 
@@ -280,7 +280,7 @@ class _Attempt:
             )
             room = card - sum(beside) - _trainer_gib(trainer, 0.0, "sampling")
             length = min(model.max_length, trainer.settings.max_prompt + trainer.settings.max_response)
-            cached = SEQUENCES * length * (trainer.size.cache_bytes or trainer.size.shape.cache_bytes)
+            cached = SEQUENCES * length * _token_bytes(trainer.size)
             needs = (HALF * trainer.size.parameters + cached) / GIB
             share = min(share, int(100 * room / card + 1e-9) / 100)
             least = max(least, ceil(100 * needs / card) / 100)
@@ -298,6 +298,10 @@ class _Attempt:
             told += ["--gpu-memory-utilization", f"{share:.2f}"]
         width = min(self.width, len(self.on[server]))
         return {"replicas": 1, "tensor_parallel": width, "args": (*args, *told)}
+
+
+def _token_bytes(size: ModelSize) -> int:
+    return size.cache_bytes or size.shape.cache_bytes
 
 
 def _trainer_gib(trainer: Trainer, engine: float, *moments: str) -> float:

@@ -16,11 +16,11 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_317,
+    "library lines": 55_329,
     "library files": 222,
-    "test lines": 38_295,
+    "test lines": 38_319,
     "benchmark lines": 5_717,
-    "words by hand": 30_754,
+    "words by hand": 30_753,
     "settings": 192,
     "commands": 44,
     "training lines": 2_478,

@@ -1,4 +1,4 @@
-"""A reward preset of each kind, and every run folder of the papers made small, trains and leaves its judgements."""
+"""Every reward preset, and every run folder of the papers made small, trains for real and leaves its judgements."""
 
 import json
 import random
@@ -30,8 +30,9 @@ SETTINGS = """
     solver.steps=2 solver.batch=2 solver.group_size=4 solver.learning_rate=1e-3
     solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32
 """
-TRAINED = "rubric explicit tournament_grpo_4_2_2 reasoning_arena".split()
-"""One of each kind of judgement; the others are in tests/unit/reward_designs."""
+TRAINED = """
+    rubric verifier implicit explicit pairwise tournament_grpo_4_2_2 reasoning_arena adaptive_pointwise balanced
+""".split()
 
 
 def open_with(policy: Path, root: Path, name: str, *overrides: str) -> Run:
@@ -47,9 +48,7 @@ def tasks(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize("preset", TRAINED)
-def test_a_preset_of_each_kind_of_judgement_trains(
-    preset: str, speaking_policy: Path, tasks: Path, tmp_path: Path
-) -> None:
+def test_every_preset_trains(preset: str, speaking_policy: Path, tasks: Path, tmp_path: Path) -> None:
     run = open_with(speaking_policy, tmp_path, preset, f"solver.tasks={tasks}", f"solver.reward={preset}")
     train_solver(run, 1)
     folder = run.folder.stage(1, Stage.SOLVER)

@@ -262,6 +262,13 @@ def test_a_baseline_is_the_run_with_another_reward(overrides: list[str], design:
     assert (solver.reward.design, solver.routing is not None, solver.resample) == (design, routed, 8)
 
 
+def test_resampling_leaves_hardly_a_flat_group_at_the_cost_of_the_papers_table_2() -> None:
+    """Of its baseline RLVR: 47 % of the groups are flat, and a step takes 908 generations for 480 rollouts."""
+    flat, rounds = 0.47, load_config(ARENA).solver.resample
+    assert flat ** (rounds + 1) < 0.002
+    assert sum(480 * flat**number for number in range(rounds + 1)) == pytest.approx(908, rel=0.01)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_of_tournament_grpo_judge_greedily(preset: str) -> None:
     """Table 4, unless the config says otherwise."""

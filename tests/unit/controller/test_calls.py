@@ -21,6 +21,7 @@ from scope_selfplay.driver.api import (
     Body,
     ClusterClient,
     Conflict,
+    LeaseLost,
     NoReply,
     ObjectKind,
     QuotaError,
@@ -112,6 +113,23 @@ def test_a_refusal_is_one_line_with_its_exit_code(
     with pytest.raises(error, match=text) as caught:
         client(Refusing()).create(ObjectKind.JOB, JOB)
     assert caught.value.exit_code is code
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("create", [JOB]), ("apply", [JOB]), ("replace", [JOB]), ("delete", ["job", "uid"])],
+)
+def test_nothing_is_written_once_the_lease_may_be_lost(method: str, arguments: list[Any]) -> None:
+    def lost() -> None:
+        raise LeaseLost
+
+    fake = FakeCluster()
+    cluster = client(fake, guard=lost)
+    cluster.list(ObjectKind.JOB, "")
+    with pytest.raises(LeaseLost):
+        getattr(cluster, method)(ObjectKind.JOB, *arguments)
+    assert [call.method for call in fake.calls] == ["GET"]
 
 
 def seen(version: str) -> Body:

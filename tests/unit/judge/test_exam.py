@@ -16,7 +16,7 @@ from scope_selfplay.base.values import Document, Gate
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.judge.cases import NOTES, PRAISES, Canary, cases_of
+from scope_selfplay.judge.cases import CLAIM_TEXTS, HOSTILE_TEXTS, Canary, cases_of
 from scope_selfplay.judge.checks import CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import examine
 from scope_selfplay.judge.model import ModelJudge
@@ -119,7 +119,7 @@ def shifted(likely: Callable[[str], float]) -> Responder:
     sound = lexical()
 
     async def reply(request: ServedRequest) -> ServedReply:
-        speaks = any(claim[:40] in request.prompt for claim in (*PRAISES, *NOTES))
+        speaks = any(claim[:40] in request.prompt for claim in (*CLAIM_TEXTS, *HOSTILE_TEXTS))
         said = ServedReply(str(int(speaks))) if "Yes" in request.choices else await sound(request)  # type: ignore[misc]
         if not request.choices:
             return said
@@ -155,7 +155,7 @@ async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_once(jud
         return ServedReply(said, {said: 0.9, "No" if said == "Yes" else "0": 0.1}, finish="length")
 
     async with judge_over(reply, verdict="token", score="soft", cache=None, patience=100.0) as judge:
-        found = await judge.ask(GradeQuestion(TASK, CRITERION, PRAISES[0]))
+        found = await judge.ask(GradeQuestion(TASK, CRITERION, CLAIM_TEXTS[0]))
     assert found.value is False and found.degree is None and "own worth" in found.verdict.reasoning
     assert sorted(asked) == [("1", "0"), ("Yes", "No")]
     async with judge_over(reply, verdict="token", guard=False, score="soft") as judge:
