@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use: in a container less than the machine has."""
+"""How many CPUs and how much memory this process may use, in a container less than the machine has, and their use."""
 
 import contextlib
 import errno
@@ -7,11 +7,18 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from scope_selfplay.base.errors import StorageError
 
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+_WORTH_PROCESSES, _MOST_PROCESSES = 2_000, 8
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 """cgroup v1 writes a number of this size where there is no limit."""
@@ -143,3 +150,21 @@ def _locked(handle: int, folder: Path, work: str, say: Callable[[str], None], ti
             say(f"{folder}: waiting up to {timeout:.0f} s for {holder}, which is {work} there")
             told = True
         time.sleep(min(1.0, timeout / 10))
+
+
+def in_processes(work: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
+    """What becomes of each item, in their order; by all cores where there are many."""
+    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES) if hasattr(os, "sched_getaffinity") else 1
+    if len(items) < _WORTH_PROCESSES or cores < 2:
+        yield from map(work, items)
+        return
+    done = 0
+    # A script whose main part is not guarded cannot start processes.
+    with (
+        contextlib.suppress(BrokenProcessPool),
+        ProcessPoolExecutor(cores, get_context("forkserver")) as pool,
+    ):
+        for each in pool.map(work, items, chunksize=64):
+            done += 1
+            yield each
+    yield from map(work, items[done:])

@@ -18,13 +18,11 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from pyromark import Options, events_with_range
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.text import encodable
@@ -33,12 +31,10 @@ from scope_selfplay.base.yaml import YamlError, parse_yaml
 
 _ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,80})\]\])\s*\Z")
 """As MkDocs, kramdown and Hugging Face's docs name a heading."""
-_HEADING_LIKE = re.compile(r"^ {0,3}(?:#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)", re.MULTILINE)
-_ATOMIC_LIKE = re.compile(r"```|~~~|^[ \t]*\|?[ \t]*:?-+:?[ \t]*\|", re.MULTILINE)
+_HASHES, _FENCE = re.compile(r"#{1,6}(?!\S)"), re.compile(r"`{3,}|~{3,}")
+_MARKS = re.compile(r"\A#{1,6}(?!\S)|(?:\s#+|\n[\s>]*(?:=+|-+))?\s*\Z")
+"""What makes a line a heading: hashes, or a line below it."""
 _LONGEST_BEGINNING = 8
-_WORDS = r"(?:[^\s\d#>*+\-_=~`<|:]|`(?!``)|\*\*\w)[^\n>]*+\n"
-_PROSE = re.compile(rf"(?<=\n\n)(?:(?:[*+-] )?+{_WORDS}(?:(?:[*+-] |[ \t]++)?+{_WORDS})*+\n++)++")
-"""Paragraphs and flat lists between blank lines: nothing in them begins or ends a heading, code, a table or HTML."""
 METADATA = {
     **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},
     "lang": "language",
@@ -158,34 +154,33 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     return read
 
 
-@cache
-def _parser(*, with_tables: bool) -> MarkdownIt:
-    """Blocks alone: what is inside a line is not looked at, nor the targets of links."""
-    parser = MarkdownIt("commonmark").disable("reference")
-    parser.core.ruler.disable(["inline", "text_join"])
-    return parser.enable("table") if with_tables else parser
-
-
-def _tokens(text: str, *, with_tables: bool = False) -> list[Token]:
-    """Prose takes most of a parser's time and decides nothing: the parser is given its lines without their words."""
+def _blocks(text: str) -> Iterator[tuple[str, int, int, int, str]]:
+    """Kind, first line, the line behind it, how many lists and quotations are around it, and source, of what GitHub's
+    Markdown takes for a heading, fenced code or a table.
+    """
     # The parser takes a lone carriage return for the end of a line; the text has kept it.
-    return _parser(with_tables=with_tables).parse(_PROSE.sub(_without_words, text.replace("\r", " ")))
-
-
-def _without_words(prose: re.Match[str]) -> str:
-    """As many lines, of which the first closes what is open, or leaves a list open as the last ones do."""
-    last = prose[0].rstrip("\n").rpartition("\n\n")[2]
-    return ("- x" if re.search(r"^[*+-] ", last, re.MULTILINE) else "x") + "\n" * prose[0].count("\n")
+    data = text.replace("\r", " ").encode("utf-8", "replace")
+    depth = line = place = 0
+    for event, span in events_with_range(data.decode(), options=Options.ENABLE_TABLES):
+        if isinstance(event, dict) and (begun := event.get("Start")):
+            kind = next(iter(begun)) if isinstance(begun, dict) else ""
+            if kind in ("Heading", "CodeBlock", "Table") and begun != {"CodeBlock": "Indented"}:
+                line += data.count(b"\n", place, span["start"])
+                place = span["start"]
+                source = data[place : span["end"]].decode().rstrip()
+                yield kind, line, line + source.count("\n") + 1, depth, source
+            depth += 1
+        elif "End" in event:
+            depth -= 1
 
 
 def headings(text: str) -> Iterator[tuple[int, int, int, str]]:
     """Its first line, the line behind it, its level and words, of every heading that is in no list or quotation."""
-    if not _HEADING_LIKE.search(text):
-        return
-    tokens = _tokens(text)
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open" and token.level == 0 and token.map:
-            yield token.map[0], token.map[1], int(token.tag[1]), tokens[place + 1].content
+    for kind, start, end, depth, source in _blocks(text):
+        if kind == "Heading" and depth == 0:
+            marks = _HASHES.match(source)
+            level = len(marks[0]) if marks else 1 if source.endswith("=") else 2
+            yield start, end, level, _MARKS.sub("", source).strip()
 
 
 class AtomicBlock(NamedTuple):
@@ -199,20 +194,14 @@ class AtomicBlock(NamedTuple):
 
 def atomic_blocks(text: str) -> list[AtomicBlock]:
     """What of a text is no prose: fenced code, and tables with their head."""
-    if not _ATOMIC_LIKE.search(text):
-        return []
     lines, found = text.split("\n"), list[AtomicBlock]()
-    for token in _tokens(text, with_tables=True):
-        if not token.map or (found and token.map[0] < found[-1].end):
-            continue
-        start, end = token.map
-        while end > start and not lines[end - 1].strip():
-            end -= 1
-        if token.type == "fence":
-            indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
-            found.append(AtomicBlock(start, end, lines[start], indent + token.markup))
-        elif token.type == "table_open":
+    for kind, start, end, _, source in _blocks(text):
+        if kind == "Table":
             found.append(AtomicBlock(start, end, "\n".join(lines[start : start + 2]), ""))
+        elif fence := _FENCE.match(source):
+            first = lines[start]
+            indent = first[: len(first) - len(first.lstrip())]
+            found.append(AtomicBlock(start, end, first, indent + fence[0]))
     return found
 
 

@@ -9,15 +9,12 @@ comes with its place, in an order that follows from the names alone. Runs and th
 import csv
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import CorpusError, did_you_mean
+from scope_selfplay.base.machine import in_processes
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.text import encodable
 from scope_selfplay.base.values import CorpusReader, Document
@@ -30,13 +27,11 @@ from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 _SHOWN = 3
 LARGEST_WHOLE = 1 << 30
 """Bytes of the largest file whose documents a run holds all at once: three to four times as much in memory."""
-_WORTH_PROCESSES, _MOST_PROCESSES = 2_000, 8
 WORTH_A_LINE = 5_000_000
 """Characters of a corpus that take more than a moment to cut."""
 _JSON_LINES = next(row for row in FORMATS if ".jsonl" in row.suffixes)
 Skipped = dict[Path, str]
 """Gets each file that is not read, with the reason."""
-Found = TypeVar("Found")
 Located = Iterator[tuple[str, Document]]
 """Documents with their file and line."""
 
@@ -135,7 +130,7 @@ def _of_folder(
     if strict and found.skipped:
         raise CorpusError(f"{folder}: {listed(found.skipped)}; take them out, or read without strict")
     read = partial(_read_file, folder, reader=reader, fields=fields)
-    for path, (located, reason) in zip(found.read, _in_processes(read, found.read), strict=True):
+    for path, (located, reason) in zip(found.read, in_processes(read, found.read), strict=True):
         if reason and strict:
             raise CorpusError(f"{path}: {reason}")
         if reason:
@@ -157,21 +152,6 @@ def _read_file(
     except (NotConverted, CorpusError, OSError) as fault:
         return [], str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
     return [(place, dict(document)) for place, document in found], "" if found else "holds no text"
-
-
-def _in_processes(read: Callable[[Path], Found], paths: Sequence[Path]) -> Iterator[Found]:
-    """What is read of each path, by all cores where there are many paths."""
-    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES) if hasattr(os, "sched_getaffinity") else 1
-    if len(paths) < _WORTH_PROCESSES or cores < 2:
-        yield from map(read, paths)
-        return
-    done = 0
-    # A script whose main part is not guarded cannot start processes.
-    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, get_context("forkserver")) as pool:
-        for each in pool.map(read, paths, chunksize=32):
-            done += 1
-            yield each
-    yield from map(read, paths[done:])
 
 
 def _of_file(

@@ -13,13 +13,14 @@ import heapq
 import math
 import random
 import re
+import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import count, pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.base.errors import CorpusError
+from scope_selfplay.base.machine import in_processes
 from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.base.text import plain, spaced
 from scope_selfplay.base.values import Document, seed_from
 from scope_selfplay.config.run import CorpusConfig
-from scope_selfplay.corpus.formats import FORMATS, format_of, without_repeated
+from scope_selfplay.corpus.formats import FORMATS, format_of, suffix_of, without_repeated
 
 Choice = TypeVar("Choice")
 _LOOKED_AT, _SURE = 500, 0.7
@@ -96,7 +98,7 @@ _OF_A_PAGE = 4
 def page_of(document_id: str) -> str:
     """What a document and its translations are of: a page of text, or a record."""
     name, _, part = document_id.partition("#")
-    row = format_of(Path(name))
+    row = format_of(name)
     return f"{name}#{part.partition('#')[0]}" if row and row.holds_records else _TRANSLATED.sub("", name)
 
 
@@ -207,7 +209,7 @@ _BANDS, _ROWS = 16, 4
 """Of a MinHash: of two documents that share .8 of their trigrams one pair in 5,000 is not compared."""
 _SAME_PAGE = 0.7
 """Of the trigrams of the shorter one; measured .81 to 1 for one page, at most .5 for chapters of a book."""
-_PART = 1 << 20
+_BLANKS = string.whitespace.encode()
 _WEB = (".html", ".htm")
 
 
@@ -253,7 +255,7 @@ def _formats(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[
     pages: defaultdict[str, dict[tuple[int, str], list[Document]]] = defaultdict(dict)
     for document in documents if settings.duplicates != "keep" else ():
         name = source_of(document)
-        if (row := format_of(Path(name))) and not row.holds_records:
+        if (row := format_of(name)) and not row.holds_records:
             page = pages[name.removesuffix(".gz").rpartition(".")[0]]
             page.setdefault((FORMATS.index(row), name), []).append(document)
     for page in pages.values():
@@ -276,12 +278,10 @@ def _trigrams(documents: Sequence[Document]) -> set[tuple[str, ...]]:
 def _copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[LeftOut]:
     first: dict[bytes, str] = {}
     for document in documents if settings.duplicates != "keep" else ():
-        digest = hashlib.blake2b(digest_size=12)
-        # By parts: the words of a whole book are ten times as large as it. Without blanks: a part may end in a word.
-        for start in range(0, len(document.text), _PART):
-            part = "".join(document.text[start : start + _PART].split())
-            digest.update(part.encode("utf-8", "replace"))
-        if (kept := first.setdefault(digest.digest(), document.id)) != document.id:
+        # Without blanks: they change with every line that is broken anew.
+        letters = document.text.encode("utf-8", "replace").translate(None, _BLANKS)
+        digest = hashlib.blake2b(letters, digest_size=12).digest()
+        if (kept := first.setdefault(digest, document.id)) != document.id:
             yield LeftOut("copies", document, kept)
 
 
@@ -382,7 +382,7 @@ def _without_repeated(documents: Sequence[Document]) -> Iterator[Document]:
 
 
 # Below so many characters a document hardly gives a task; to find a language takes a tenth of a millisecond.
-_SHORT, _EXAMPLES, _COUNTED = 200, 3, 2_000
+_SHORT, _EXAMPLES, _COUNTED = 200, 3, 500
 
 
 def describe_corpus(
@@ -392,6 +392,7 @@ def describe_corpus(
     kept, sizes = screened.kept, Counter[str]()
     for document in kept:
         sizes[source_of(document)] += len(document.text)
+    suspect = zip(kept, in_processes(suspicions, [each.text for each in kept]), strict=True)
     files = {document.id.partition("#")[0] for document in documents} if path.is_dir() else {path.name}
     source, largest = next(iter(sizes.most_common(1)), ("", 0))
     short = sum(len(document.text) < _SHORT for document in kept)
@@ -402,15 +403,14 @@ def describe_corpus(
         ("largest source", f"{largest / max(sizes.total(), 1):.1%}", f"of the characters: {source}"),
     ]
     left_out = [(each.reason, f"{each.document.id} = {each.kept}".rstrip(" =")) for each in screened.left_out]
+    some = kept[:: len(kept) // _COUNTED + 1]
     values = Counter(item for document in kept for item in document.metadata.items())
     return [
-        _table("Files", [(PurePosixPath(name).suffix.lower(), name) for name in sorted(files)]),
+        _table("Files", [(suffix_of(name), name) for name in sorted(files)]),
         _table("Files left out", [(reason, file.name) for file, reason in skipped.items()]),
         _table("Left out", left_out),
-        _table(
-            "Suspect of injection", [(sign.value, each.id) for each in kept for sign in suspicions(each.text)]
-        ),
-        _table("Languages", [(language_of(each) or "not known", each.id) for each in kept[:_COUNTED]]),
+        _table("Suspect of injection", [(sign.value, each.id) for each, signs in suspect for sign in signs]),
+        _table("Languages", [(language_of(each) or "not known", each.id) for each in some]),
         _table("Metadata", [item for item, _ in values.most_common()]),
         Table("Kept", ("what", "how many", "for example"), tuple(rows)),
     ]
