@@ -150,13 +150,13 @@ def readings_of(task: Task, rollouts: Sequence[Rollout], opened: int) -> tuple[R
 
 
 def refused_by_readers(readings: Sequence[ReaderAnswer], settings: TasksConfig) -> Reason | None:
-    """None where enough of them found the answer in the passages, and none knew it without. Where none that reads the
-    same can be read, nothing is known.
+    """None where enough of them found the answer in the passages, and none knew it without: who says nothing readable
+    from memory, or would search, does not. Where none that had the passages can be read, nothing is known.
     """
-    for gate, is_open in ((Reason.MISREAD, True), (Reason.KNOWN, False)):
-        said = [each.answer for each in readings if each.is_open is is_open]
-        if gate in settings.answer_gates and all(answer is None for answer in said):
-            return Reason.UNREAD
+    if Reason.MISREAD in settings.answer_gates and all(
+        each.answer is None for each in readings if each.is_open
+    ):
+        return Reason.UNREAD
     reached = [each for each in readings if each.f1 >= _REACHED]
     refuses = {
         Reason.MISREAD: sum(each.is_open for each in reached) < settings.readers.agree,

@@ -135,13 +135,14 @@ def test_digits_and_short_answers_are_given_away_as_words_alone() -> None:
     assert not gives_away("What of the environment?", "iron")
 
 
-def test_readers_of_whom_nothing_can_be_read_decide_nothing() -> None:
-    for opened, closed in ((None, "a"), ("a", None)):
+def test_readers_of_whom_nothing_can_be_read_decide_nothing_and_know_nothing() -> None:
+    """From memory, a Solver that was taught to search may ask for one."""
+    for opened, reason in ((None, Reason.UNREAD), ("a", None)):
         said = [
-            ReaderAnswer(answer=opened, f1=0.0, is_open=True),
-            ReaderAnswer(answer=closed, f1=0.0, is_open=False),
+            ReaderAnswer(answer=opened, f1=1.0, is_open=True),
+            ReaderAnswer(answer=None, f1=0.0, is_open=False),
         ]
-        assert refused_by_readers(said, TasksConfig()) is Reason.UNREAD
+        assert refused_by_readers(said, TasksConfig()) is reason
 
 
 def readings(opened: str, closed: str) -> tuple[ReaderAnswer, ...]:
