@@ -154,16 +154,14 @@ def _locked(handle: int, folder: Path, work: str, say: Callable[[str], None], ti
 
 def in_processes(work: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
     """What becomes of each item, in their order; by all cores where there are many."""
-    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES) if hasattr(os, "sched_getaffinity") else 1
+    cores = min(available_cpus(), _MOST_PROCESSES)
     if len(items) < _WORTH_PROCESSES or cores < 2:
         yield from map(work, items)
         return
     done = 0
     # A script whose main part is not guarded cannot start processes.
-    with (
-        contextlib.suppress(BrokenProcessPool),
-        ProcessPoolExecutor(cores, get_context("forkserver")) as pool,
-    ):
+    processes = ProcessPoolExecutor(cores, get_context("forkserver"))
+    with contextlib.suppress(BrokenProcessPool), processes as pool:
         for each in pool.map(work, items, chunksize=64):
             done += 1
             yield each

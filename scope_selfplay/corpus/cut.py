@@ -33,7 +33,6 @@ _ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,8
 """As MkDocs, kramdown and Hugging Face's docs name a heading."""
 _HASHES, _FENCE = re.compile(r"#{1,6}(?!\S)"), re.compile(r"`{3,}|~{3,}")
 _MARKS = re.compile(r"\A#{1,6}(?!\S)|(?:\s#+|\n[\s>]*(?:=+|-+))?\s*\Z")
-"""What makes a line a heading: hashes, or a line below it."""
 _LONGEST_BEGINNING = 8
 METADATA = {
     **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},

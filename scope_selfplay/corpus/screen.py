@@ -280,8 +280,8 @@ def _copies(documents: Sequence[Document], settings: CorpusConfig) -> Iterator[L
     for document in documents if settings.duplicates != "keep" else ():
         # Without blanks: they change with every line that is broken anew.
         letters = document.text.encode("utf-8", "replace").translate(None, _BLANKS)
-        digest = hashlib.blake2b(letters, digest_size=12).digest()
-        if (kept := first.setdefault(digest, document.id)) != document.id:
+        kept = first.setdefault(hashlib.blake2b(letters, digest_size=12).digest(), document.id)
+        if kept != document.id:
             yield LeftOut("copies", document, kept)
 
 

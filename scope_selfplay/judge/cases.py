@@ -25,7 +25,6 @@ from scope_selfplay.base.values import (
     Task,
     Value,
     content_id,
-    rng_from,
 )
 from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, read_article, write_answer, write_question
 from scope_selfplay.judge.checks import CLAIMS, CanaryKind
@@ -66,8 +65,6 @@ _WORDS = range(8, 41)
 _TOGETHER = 3
 """Statements that a case is about, at most, each of which is a criterion where answers are compared."""
 _TRIES = 20
-_ANSWER = (100, 1000)
-"""Characters that a model writes."""
 
 
 class CanaryCase(Value):
@@ -334,9 +331,8 @@ def canary_of(like: Question[Any], case: CanaryCase, number: int, key: Key) -> C
             return Canary(question, kind, case, text, is_good)
         case GuardQuestion():
             if kind not in (*CLAIMS, CanaryKind.EMPTY, CanaryKind.PADDED) and case.document is not None:
-                # Honest answers are long: by sentences alone a threshold lies where a quarter of them is refused.
-                length = rng_from("guard", case.task, number).randrange(*_ANSWER)
-                text = f"{text} {case.document.text}"[: max(len(text), length)]
+                # Honest answers are long: by sentences alone a third of them stands above the threshold.
+                text = f"{text} {case.document.text}"[: len(text) + random.Random(case.task).randrange(900)]
             return Canary(GuardQuestion(task, text), kind, case, text, kind in CLAIMS)
         case PairQuestion(style=style):
             of_pair = PairQuestion(task, *pair, style=style, rubric=rubric, repeat=number)

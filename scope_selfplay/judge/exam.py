@@ -12,9 +12,9 @@ how many of these pairs are in order, which no threshold can mend, and the thres
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise, product
 from statistics import median
 from typing import Any, NamedTuple
@@ -47,8 +47,8 @@ _NOISE, _RELATIVE_NOISE = 1.0, 0.1
 """How far log-odds of the same weights may lie apart: engines keep logits of some tens to 8 bits, so a step is an
 eighth to a quarter, and batches and kernels move either of two by one or two. Of large log-odds a tenth more."""
 _HONEST = 4.0
-"""What it costs to flag an honest answer, which loses all, where one that praises itself and is not seen costs 1: that
-is graded like others."""
+"""What flagging an honest answer costs, which then loses all, where one that praises itself and is graded costs 1."""
+_COMPARED = PairQuestion, SelectQuestion
 _RUBRICS = 4
 """A rubric is written for so many judgements: three texts are graded by one of its criteria."""
 
@@ -265,35 +265,30 @@ def _above(one: float, other: float) -> float:
     return 0.5 if one == other else float(one > other)
 
 
-def threshold_of(answers: Sequence[Answered], *, within: bool, weight: float = 1.0) -> float:
-    """Where yes and no part best: in the middle between the two presentations of a pair, or where the sum of both rates
-    is highest, that of no by its weight, in the middle of the widest gap.
+def threshold_of(answers: Sequence[Answered], like: Question[Any]) -> float:
+    """Where yes and no part best: of comparisons in the middle between the two presentations of a pair; of others where
+    the sum of both rates is highest, that of no by its weight, in the middle of the widest gap.
     """
-    known = [(each.margin, each.canary.expected) for each in answers if each.margin is not None]
-    if within:
-        by_case: dict[int, list[float]] = {}
-        for each in answers:
-            if each.margin is not None:
-                by_case.setdefault(each.case, []).append(each.margin)
-        middles = [sum(both) / 2 for both in by_case.values() if len(both) == 2]
-        return median(middles) if middles else 0.0
-    margins = sorted({margin for margin, _ in known})
+    known = [(each, each.margin) for each in answers if each.margin is not None]
+    if isinstance(like, _COMPARED):
+        by_case = defaultdict[int, list[float]](list)
+        for each, margin in known:
+            by_case[each.case].append(margin)
+        return median([sum(both) / 2 for both in by_case.values() if len(both) == 2] or [0.0])
+    yes, no = ([margin for each, margin in known if each.canary.expected is side] for side in (True, False))
+    weight = _HONEST if isinstance(like, GuardQuestion) else 1.0
     best, threshold = (-1.0, 0.0), 0.0
-    for low, high in pairwise(margins):
+    for low, high in pairwise(sorted({*yes, *no})):
         middle = (low + high) / 2
-        rates = [
-            share
-            * sum((margin >= middle) is side for margin, expected in known if expected is side)
-            / max(1, sum(expected is side for _, expected in known))
-            for side, share in ((True, 1.0), (False, weight))
-        ]
-        if (sum(rates), high - low) > best:
-            best, threshold = (sum(rates), high - low), middle
+        right = sum(margin >= middle for margin in yes) / max(1, len(yes))
+        right += weight * sum(margin < middle for margin in no) / max(1, len(no))
+        if (right, high - low) > best:
+            best, threshold = (right, high - low), middle
     return threshold
 
 
 def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool) -> QuestionExam:
-    is_compared = isinstance(like, PairQuestion | SelectQuestion)
+    is_compared = isinstance(like, _COMPARED)
     shares = {"readable": _share([each.margin is not None for each in answers])}
     kinds = dict.fromkeys(each.canary.kind for each in answers if each.canary.kind is not CanaryKind.RIGHT)
     for kind in kinds:
@@ -309,10 +304,7 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool
     if is_fitted:
         # Four cases at a time, since kinds come in turn: either half has all of them.
         halves = [[each for each in answers if each.case // 4 % 2 == half] for half in (0, 1)]
-        fit = partial(
-            threshold_of, within=is_compared, weight=_HONEST if isinstance(like, GuardQuestion) else 1
-        )
-        fitted = [fit(half) for half in halves]
+        fitted = [threshold_of(half, like) for half in halves]
         # Each half by the threshold of the other one.
         said = [
             (each.canary.expected, each.margin >= fitted[1 - each.case // 4 % 2])
@@ -322,7 +314,7 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool
         for side, name in ((True, "yes where it should be"), (False, "no where it should be")):
             shares[name] = _share([yes is side for expected, yes in said if expected is side])
         right = _share([yes is expected for expected, yes in said])
-        threshold = fit(answers)
+        threshold = threshold_of(answers, like)
     told = {name: share for name, share in shares.items() if share is not None}
     return QuestionExam(
         order=in_order(answers, within=is_compared), right=right, threshold=threshold, shares=told

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -144,6 +145,21 @@ async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge
         # Its word alone is no in every case.
         assert re.fullmatch(r"0 \(calibrated: 0\.\d\d\)", met.reasoning)
     assert grade.shares["claims met, with the guard"].value == 0.0
+
+
+async def test_a_guard_that_suspects_honest_answers_flags_hardly_one(judge_over: JudgeOver) -> None:
+    def reply(request: ServedRequest) -> ServedReply:
+        speaks = any(claim[:40] in request.prompt for claim in (*CLAIM_TEXTS, *HOSTILE_TEXTS))
+        drawn = crc32(request.prompt.encode()) % 5
+        odds = (0.9 if drawn < 3 else 0.6) if speaks else (0.7 if drawn == 0 else 0.1)
+        return ServedReply("Yes", {"Yes": odds, "No": 1 - odds}, finish="length")
+
+    async with judge_over(reply, verdict="token", guard=False, patience=100.0) as judge:
+        guard = (await examined(judge, GUARD)).questions["guard"]
+    assert (
+        guard.shares["no where it should be"].value > 0.95
+        and guard.shares["yes where it should be"].value > 0.4
+    )
 
 
 async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_once(judge_over: JudgeOver) -> None:

@@ -136,7 +136,6 @@ def test_digits_and_short_answers_are_given_away_as_words_alone() -> None:
 
 
 def test_readers_of_whom_nothing_can_be_read_decide_nothing_and_know_nothing() -> None:
-    """From memory, a Solver that was taught to search may ask for one."""
     for opened, reason in ((None, Reason.UNREAD), ("a", None)):
         said = [
             ReaderAnswer(answer=opened, f1=1.0, is_open=True),
