@@ -15,6 +15,7 @@ from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.cluster import image_name
 from scope_selfplay.config.run import RunConfig
 
+CONFIGS = (".yaml", ".yml")
 _SHOWN_MISTAKES = 8
 _LONGEST_SHOWN = 200
 _LONGEST = 1_000_000

@@ -33,7 +33,6 @@ _ANCHOR = re.compile(r"\s*(?:\{:?\s*#([\w.-]{1,80})[^{}]{0,80}\}|\[\[([\w.-]{1,8
 """As MkDocs, kramdown and Hugging Face's docs name a heading."""
 _HASHES, _FENCE = re.compile(r"#{1,6}(?!\S)"), re.compile(r"`{3,}|~{3,}")
 _MARKS = re.compile(r"\A#{1,6}(?!\S)|(?:\s#+|\n[\s>]*(?:=+|-+))?\s*\Z")
-_LONGEST_BEGINNING = 8
 METADATA = {
     **{name: name for name in ("url", "date", "language", "licence", "author", "encoding")},
     "lang": "language",
@@ -208,7 +207,7 @@ def _parts(lines: list[str], first_line: int, deepest: int) -> Iterator[_Part]:
     """Of a page as a whole (`deepest` 0) only a heading that it begins with is one."""
     part, begin = _Part(first_line, 0, "", "", []), 0
     # What comes behind a heading at the beginning cannot change it.
-    looked_at = lines if deepest else lines[:_LONGEST_BEGINNING]
+    looked_at = lines if deepest else lines[:8]
     for start, end, level, words in headings("\n".join(looked_at)):
         if level <= deepest or not (deepest or begin or any(map(str.strip, lines[:start]))):
             yield part._replace(lines=lines[begin:start])

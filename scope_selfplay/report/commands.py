@@ -12,10 +12,10 @@ import click
 
 from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.values import CandidateStatus, CorpusReader, Gate, Reason
+from scope_selfplay.config.load import CONFIGS
 from scope_selfplay.config.run import CorpusConfig
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report import SAMPLES
-from scope_selfplay.run.commands import CONFIGS, documents_of
 from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.query import Flaw, Sort, Suspect
 
@@ -263,6 +263,8 @@ def documents(
 
     skipped: dict[Path, str] = {}
     if path.suffix in CONFIGS:
+        from scope_selfplay.run.commands import documents_of
+
         read = documents_of(path, overrides)
         screened = Screened(read, [])
     elif overrides:

@@ -15,7 +15,7 @@ from retrieval.commands import index as of_the_retriever
 from scope_selfplay.base.errors import ConfigError, did_you_mean
 from scope_selfplay.base.terminal import end_on_sigterm, quiet_libraries, shown_progress, with_options
 from scope_selfplay.base.values import Document, ToolCall
-from scope_selfplay.config.load import load_config
+from scope_selfplay.config.load import CONFIGS, load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import Call, dialect
 from scope_selfplay.prompts.folder import load_pack, pack_path
@@ -33,8 +33,6 @@ from scope_selfplay.search.tools import (
     shown_result,
 )
 from scope_selfplay.store.folder import RunFolder
-
-CONFIGS = (".yaml", ".yml")
 
 
 def documents_of(config: Path, overrides: tuple[str, ...]) -> list[Document]:
