@@ -200,8 +200,8 @@ def _judge(reader: RunReader, number: int) -> dict[str, int]:
 def health_section(checkups: Sequence[Checkup] | None) -> Section:
     """What is warned of, with the tasks behind it; then every signal, `!` where it warns."""
     if not checkups:
-        said = "Nothing to measure before iteration 1 has made tasks."
-        return Section("Health", ["Being measured." if checkups is None else said])
+        said = "nothing to measure before iteration 1 has made tasks"
+        return Section(f"Health: {'being measured' if checkups is None else said}", [])
     parts: list[Part] = []
     for number, found in ((checkup.iteration, found) for checkup in checkups for found in checkup.warnings):
         lines: list[str] = []
