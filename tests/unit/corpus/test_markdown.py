@@ -6,10 +6,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.values import CorpusReader, Document
-from scope_selfplay.corpus.cut import split_page
+from scope_selfplay.corpus.cut import headings, split_page
 from scope_selfplay.corpus.read import read_documents
 from scope_selfplay.report.commands import documents
 
@@ -78,6 +79,22 @@ def test_ids_are_unique_and_no_line_of_text_is_lost(lines: list[str]) -> None:
     assert len({document.id for _, document in found}) == len(found)
     kept = "\n".join(document.text for _, document in found).split("\n")
     assert kept.count("text") == [*lines, "text"].count("text")
+
+
+COMMONMARK = MarkdownIt("commonmark").disable("reference")
+BLOCKS = """text,* item,- **b**,  more,    deep,1. one,# a,  ## b,---,===,***,```,  ```,~~~,<div>,<!-- c,d -->,<pre>
+> # q,a | b,--|--,- ,+ `c`,\tTab""".replace("\n", ",").split(",")
+
+
+@given(st.lists(st.sampled_from([*[""] * len(BLOCKS), *["text", "* item"] * 5, *BLOCKS]), max_size=20))
+def test_headings_are_those_of_commonmark_whatever_prose_is_around_them(lines: list[str]) -> None:
+    tokens = COMMONMARK.parse("\n".join(lines))
+    found = [
+        (*token.map, int(token.tag[1]), tokens[place + 1].content)
+        for place, token in enumerate(tokens)
+        if token.type == "heading_open" and token.level == 0 and token.map
+    ]
+    assert list(headings("\n".join(lines))) == found
 
 
 def test_a_folder_is_read_by_the_reader_that_is_asked_for(tmp_path: Path) -> None:
