@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use, in a container less than the machine has, and their use."""
+"""How many CPUs and how much memory this process may use: in a container less than the machine has."""
 
 import contextlib
 import errno
@@ -8,9 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,6 +151,10 @@ def _locked(handle: int, folder: Path, work: str, say: Callable[[str], None], ti
 
 def in_processes(work: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
     """What becomes of each item, in their order; by all cores where there are many."""
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
     cores = min(available_cpus(), _MOST_PROCESSES)
     if len(items) < _WORTH_PROCESSES or cores < 2:
         yield from map(work, items)

@@ -448,7 +448,7 @@ _COMPRESSED = (read_text, _lines, _json, _separated)
 
 
 def suffix_of(name: str) -> str:
-    """As `PurePath(name).suffix.lower()`; of many thousand names it takes no second."""
+    """As `PurePath(name).suffix.lower()`, without making a path of each of many thousand names."""
     stem, _, suffix = name.rpartition("/")[2].rpartition(".")
     return f".{suffix.lower()}" if stem else ""
 

@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_329,
+    "library lines": 55_331,
     "library files": 222,
-    "test lines": 38_319,
+    "test lines": 38_336,
     "benchmark lines": 5_717,
     "words by hand": 30_753,
     "settings": 192,
