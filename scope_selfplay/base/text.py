@@ -347,6 +347,12 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def letters_of(text: str) -> str:
+    """Letters and digits alone, in one form: small, without accents, of one width, ASCII's digits."""
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(str(unicodedata.decimal(letter, letter)) for letter in folded if letter.isalnum())
+
+
 def named_in(text: str) -> set[str]:
     """Its names and numbers, in small letters: words with a digit, or with a capital that begins no sentence."""
     found: set[str] = set()
@@ -354,6 +360,22 @@ def named_in(text: str) -> set[str]:
         if (word[:1].isupper() and before[-1:] not in ".:") or any(letter.isdigit() for letter in word):
             found.add(_bare(word))
     return found - {""}
+
+
+_TITLE_WORD = 4
+"""Letters of a word that tells what a title without names is about."""
+
+
+def names_of(title: str) -> set[str]:
+    """What a title, up to a colon, is about: its names, else its longer words, else all of them."""
+    words = re.split("[:：]", title)[0].split()
+    names = {name for name in named_in(f". {title}") if any(map(str.isalpha, name))}
+    return names or {word for word in words if len(letters_of(word)) >= _TITLE_WORD} or {*words}
+
+
+def stem_of(letters: str) -> str:
+    """A longer name without the last vowel, which in Slavic languages is another one in each case."""
+    return letters[:-1] if len(letters) > _TITLE_WORD and letters[-1] in "aeiouyаеиоуыэюя" else letters
 
 
 def opening(text: str) -> str:

@@ -409,6 +409,7 @@ class Reason(StrEnum):
     TOO_HARD = "too_hard"
     TOO_EASY = "too_easy"
     TOO_ALIKE = "too_alike"
+    DUPLICATE = "duplicate"
     JUDGE_FAILED = "judge_failed"
     SEARCH_FAILED = "search_failed"
     TOOL_FAILED = "tool_failed"

@@ -4,8 +4,9 @@ these. Pure.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from unicodedata import combining, normalize
 
-from scope_selfplay.base.text import form_of
+from scope_selfplay.base.text import form_of, letters_of, names_of, plain, spaced, stem_of
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Rollout, RolloutStatus, Turn
 from scope_selfplay.config.run import TasksConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
@@ -129,6 +130,18 @@ def shares_alike(own: Sequence[str], tasks: Sequence[str]) -> list[float]:
         return sum(len(form & each) >= _ALIKE * len(form | each) for each in forms)
 
     return [(alike(form_of(text)) - 1) / others if text else 0.0 for text in own]
+
+
+def without_subject(task: str, title: str) -> str:
+    """What a task asks, in letters without accents, but for the words that name what its document's title does."""
+    names = {stem_of(letters_of(word)) for name in names_of(title) for word in spaced(name).split()} - {""}
+    bare = "".join(each for each in normalize("NFKD", plain(task)) if not combining(each))
+    words = ((letters_of(word), word) for word in spaced(bare).split())
+
+    def names_it(letters: str) -> bool:
+        return any(letters == name or (len(name) > 2 and name in letters) for name in names)
+
+    return " ".join(word for letters, word in words if not names_it(letters)) or "?"
 
 
 def reward_of_candidate(

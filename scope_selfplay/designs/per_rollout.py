@@ -25,7 +25,7 @@ from scope_selfplay.rewards.equations import (
     solver_reward,
     summed_objectives,
 )
-from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_match, number_normal
+from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_match, number_normal, text_match
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
@@ -75,8 +75,10 @@ class VerifierDesign(PerAnswerDesign[VerifierReward]):
     def _verify_of(self, rubric: Rubric, answer: str) -> Verify:
         if self.settings.check != "auto":
             return VERIFIERS[self.settings.check]
-        is_boxed = any(criterion.check is Check.BOXED for criterion in rubric.criteria)
-        return VERIFIERS["boxed" if is_boxed or last_box(answer) is not None else "exact"]
+        checks = {criterion.check for criterion in rubric.criteria}
+        if Check.BOXED in checks or last_box(answer) is not None:
+            return boxed_reward
+        return text_match if Check.TEXT in checks else VERIFIERS["exact"]
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return 0

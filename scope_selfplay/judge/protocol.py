@@ -33,7 +33,7 @@ from scope_selfplay.base.values import (
 from scope_selfplay.judge.fences import View, is_opener, shown
 from scope_selfplay.prompts.roles import GATE_ROLES, PromptRole
 from scope_selfplay.rewards.equations import rubric_score
-from scope_selfplay.rewards.verify import boxed_reward, exact_match, last_box, number_normal
+from scope_selfplay.rewards.verify import boxed_reward, last_box, text_match
 
 T = TypeVar("T")
 
@@ -409,7 +409,7 @@ async def _verified(task: Task, check: Check, answer: str) -> Verdict:
     if check is Check.TEXT:
         found = last_box(answer) or answer
         reasoning = f"text {found!r}, reference {task.reference!r}"
-        met = exact_match(found, [reference], normal=number_normal) == 1.0
+        met = text_match(found, reference) == 1.0
         return Verdict(value=met, reasoning=reasoning, attempts=0)
     # In a thread: a hostile answer may keep the verifier busy for seconds.
     reward = await asyncio.to_thread(boxed_reward, answer, reference)

@@ -54,7 +54,7 @@ from scope_selfplay.judge.protocol import (
     Style,
     failed,
 )
-from scope_selfplay.rewards.verify import boxed_reward, exact_match, number_normal
+from scope_selfplay.rewards.verify import boxed_reward, text_match
 
 
 class Noise(StrEnum):
@@ -206,9 +206,7 @@ async def _rewards(task: Task, *rollouts: Rollout) -> list[float] | None:
     """1 or 0 of each; None where there is nothing to compare them with, or it cannot be read."""
     if task.span is not None and task.reference is not None:
         # A short answer, which has no box.
-        return [
-            exact_match(rollout.answer or "", [task.reference], normal=number_normal) for rollout in rollouts
-        ]
+        return [text_match(rollout.answer or "", task.reference) for rollout in rollouts]
     rewards = [await _reward(rollout.answer, task.reference) for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
     return known if len(known) == len(rewards) else None

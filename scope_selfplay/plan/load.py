@@ -65,7 +65,7 @@ def gates_and_rubric(gates: int, assumptions: Assumptions) -> JudgeLoad:
     return JudgeLoad(gates + 1, (gates + 1) * read)
 
 
-def grading(answers: int, assumptions: Assumptions) -> JudgeLoad:
+def grading(answers: float, assumptions: Assumptions) -> JudgeLoad:
     """One call per answer and criterion."""
     calls = answers * assumptions.criteria
     return JudgeLoad(calls, calls * (assumptions.judge_prompt_tokens + assumptions.answer_tokens))
@@ -244,7 +244,7 @@ def make_plan(
     size = model_size(config.model.path, parameters)
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
     short = float(config.judge.kind == "verifier") if short is None else short
-    once = tuple(map(plan, _before(config, gates, assumptions)))
+    once = tuple(map(plan, _before(config, gates, assumptions, short)))
     stages = tuple(map(plan, _stages(config, gates, assumptions, short)))
     return ResourcePlan(config, size, once, stages, assumptions)
 
@@ -261,14 +261,15 @@ class _Counts(NamedTuple):
     trained: TrainConfig | None = None
 
 
-def _before(config: RunConfig, gates: int, assumptions: Assumptions) -> Iterator[_Counts]:
-    """Held-out tasks are not tried by a Solver: what passes the gates is kept."""
+def _before(config: RunConfig, gates: int, assumptions: Assumptions, short: float) -> Iterator[_Counts]:
+    """Held-out tasks are not tried by a Solver: what passes the gates is kept. Of short answers no judge is asked."""
     held_out = config.compare.tasks
     if config.held_out is None:
         candidates = round(held_out / assumptions.gates_passed)
-        calls = gates_and_rubric(gates, assumptions).times(candidates)
+        calls = gates_and_rubric(gates, assumptions).times(candidates * (1 - short))
         yield _Counts(Stage.TASKS, 1, candidates, candidates, 0, calls)
-    yield _Counts(Stage.COMPARE, 1, held_out, 0, held_out, grading(held_out, assumptions))
+    calls = grading(held_out * (1 - short), assumptions)
+    yield _Counts(Stage.COMPARE, 1, held_out, 0, held_out, calls)
 
 
 def _stages(config: RunConfig, gates: int, assumptions: Assumptions, short: float) -> Iterator[_Counts]:
@@ -279,12 +280,12 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions, short: floa
     if trained:
         prompts = challenger.steps * challenger.batch
         rollouts = prompts * challenger.group_size
-        calls = asked.plus(grading(challenger.rollouts, assumptions)).times(rollouts)
+        calls = asked.plus(grading(challenger.rollouts, assumptions)).times(rollouts * (1 - short))
         tries = round(rollouts * (challenger.rollouts + short * _readers(config)))
         yield _Counts(Stage.CHALLENGER, trained, prompts, rollouts, tries, calls, challenger)
     if solver.tasks is None:
         candidates = round(tasks.target / assumptions.acceptance)
-        calls = asked.plus(grading(tasks.rollouts, assumptions)).times(candidates)
+        calls = asked.plus(grading(tasks.rollouts, assumptions)).times(candidates * (1 - short))
         tries = round(candidates * (tasks.rollouts + short * _readers(config)))
         yield _Counts(Stage.TASKS, iterations, candidates, candidates, tries, calls)
     prompts = solver.steps * solver.batch
@@ -293,7 +294,7 @@ def _stages(config: RunConfig, gates: int, assumptions: Assumptions, short: floa
     held_out = config.compare.tasks
     # S_t meets the t Solvers before it: (T + 1) / 2 of them on average over T iterations.
     pairs = held_out * (iterations + 1) / 2 * (2 if config.compare.both_orders else 1)
-    calls = grading(held_out, assumptions).plus(comparison(assumptions).times(pairs))
+    calls = grading(held_out * (1 - short), assumptions).plus(comparison(assumptions).times(pairs))
     yield _Counts(Stage.COMPARE, iterations, held_out, 0, held_out, calls)
 
 

@@ -174,6 +174,8 @@ def _extra(example: Example) -> Row:
         "index": example.index,
         "task_id": example.task.id,
         "task_type": example.task.type,
+        "reference": example.task.reference,
+        "span": example.task.span and list(example.task.span),
         "search_turns": example.task.search_turns,
         "mean_score": example.mean,
         "iteration": example.iteration,
@@ -181,7 +183,7 @@ def _extra(example: Example) -> Row:
 
 
 _COMPLETE = Example(
-    task=Task(id="id", text="task", type="type", document_id="document", reference="answer"),
+    task=Task(id="id", text="task", type="type", document_id="document", reference="answer", span=(0, 6)),
     rubric=Rubric(task_id="id", criteria=(Criterion(text="criterion"),)),
     mean=0.5,
     iteration=1,

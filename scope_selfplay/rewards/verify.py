@@ -20,6 +20,7 @@ import string
 import subprocess
 import sys
 import threading
+import unicodedata
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -255,6 +256,7 @@ Normaliser = Callable[[str], str]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = frozenset(string.punctuation)
 _MINUS, _DECIMAL_POINT = re.compile(r"(?<!\w)[-−](?=\d)"), re.compile(r"(?<=\d)\.(?=\d)")
+_MARKS = frozenset({"Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Cf"})
 _TRIVIA_PUNCTUATION = _PUNCTUATION | set("‘’´`")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
@@ -273,9 +275,13 @@ def trivia_normal(text: str) -> str:
 
 
 def number_normal(text: str) -> str:
-    """As SQuAD's, but signs and decimal points belong to numbers; what has articles alone (vitamin A) keeps them."""
-    signed = _DECIMAL_POINT.sub("point", _MINUS.sub("minus", text))
-    return squad_normal(signed) or " ".join(text.lower().split())
+    """As SQuAD's, for digits and punctuation of all scripts, but signs and decimal points belong to numbers; what has
+    articles alone (vitamin A) keeps them.
+    """
+    plain = "".join(str(unicodedata.decimal(each, each)) for each in unicodedata.normalize("NFKC", text))
+    signed = _DECIMAL_POINT.sub("point", _MINUS.sub("minus", plain))
+    bare = "".join(each for each in signed if unicodedata.category(each) not in _MARKS)
+    return squad_normal(bare) or " ".join(plain.lower().split())
 
 
 def exact_match(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) -> float:
@@ -284,21 +290,29 @@ def exact_match(answer: str, right: Sequence[str], *, normal: Normaliser = squad
     return float(any(found == normal(each) for each in right))
 
 
+def text_match(answer: str, reference: str) -> float:
+    """How a short answer is graded."""
+    return exact_match(answer, [reference], normal=number_normal)
+
+
 def f1(answer: str, right: Sequence[str], *, normal: Normaliser = squad_normal) -> float:
     """Harmonic mean of precision and recall over words, each counted as often as it occurs."""
     return max(_f1(normal(answer), normal(each)) for each in right)
 
 
-_NUMBER = re.compile(r"(?:(?<!\d)[-+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_YEAR = re.compile(r"\D*[12]\d{3}\W*")
+_NUMBER = re.compile(r"(?:(?<!\d)[-−+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_YEAR = re.compile(r"\D*[12]\d{3}\s*(?:年|년|года?|году|г|ad|b?ce|bc)?\W*", re.IGNORECASE)
 
 
 def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> float | None:
-    """1 where the last number of the answer is within a hundredth of the reference's first, and equals one of four
-    digits behind which no unit stands, a year; None where the reference has none.
+    """1 where the answer is the reference, or its last number is within a hundredth of the reference's first, and
+    equals one of four digits behind which no unit stands, a year; None where the reference has none.
     """
+    if text_match(answer, reference):
+        return 1.0
     wanted, found = (
-        [float(each.replace(",", "")) for each in _NUMBER.findall(text)] for text in (reference, answer)
+        [float(each.replace(",", "").replace("−", "-")) for each in _NUMBER.findall(text)]
+        for text in (reference, answer)
     )
     tolerance = 0.0 if _YEAR.fullmatch(reference) else tolerance
     return float(bool(found) and abs(found[-1] - wanted[0]) <= tolerance * abs(wanted[0])) if wanted else None

@@ -251,14 +251,14 @@ class TaskWriter:
             search_turns=rollout.searches,
             assigned_turns=source.search_turns,
         )
-        is_short = source.task_type in self.context.with_short_answers
-        if is_short:
+        if source.task_type in self.context.with_short_answers:
             pair = read_pair(task.text, source.document, self.context.config.tasks)
             if isinstance(pair, Reason):
                 return CandidateRecords(found(pair, task=task))
             task = task.model_copy(
                 update={"text": pair.question, "reference": pair.answer, "span": pair.span}
             )
+            return await self._judge_answer(task, source, partial(found, task=task))
         calls = [
             self.context.judge.ask(GateQuestion(task, gate, source.document)) for gate in self.context.gates
         ]
@@ -270,9 +270,6 @@ class TaskWriter:
             return CandidateRecords(found(Reason.refused_by(refused)))
         if any(verdict.value is None for verdict in gates.values()):
             return CandidateRecords(found(Reason.JUDGE_FAILED))
-        if is_short:
-            return await self._judge_answer(task, source, found)
-
         documents = [source.document, *evidence]
         reply = await self.context.judge.ask(RubricQuestion(task, documents))
         rubric = reply.value

@@ -8,11 +8,10 @@ the text.
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.base.text import named_in, spaced
+from scope_selfplay.base.text import letters_of, names_of, shown, spaced, stem_of
 from scope_selfplay.base.values import (
     Check,
     Criterion,
@@ -32,12 +31,20 @@ _QUESTION = re.compile(r"[?？؟\u037e፧]$|՞|[\u0370-\u03ff\u1f00-\u1fff][^;]*
 _LONGEST_QUESTION = 300
 NEAR = 4
 """Passages that readers have open beside the document."""
-_REACHED = 0.8
+_REACHED = 0.8 - 1e-9
 """F1 from which a reader's answer is the task's."""
+_LONGEST_WORD = 20
+"""Letters that a word of an answer has at most on average."""
+_PARTICLES = "은는이가을를의에와과도로만으였년일월"
+"""With which Korean goes on behind a name or a number, without a blank."""
+_REVERSED, _INSIDE = 4, 5
+"""Letters from which an answer is given away backwards, and within a word."""
+_IN_NUMBERS = ".,'’٫٬\u00a0\u202f"
+"""Between the digits of one number."""
+_LOOK_ALIKE = str.maketrans("авенікморстухјѕαβεικμνορτυχı013457", "abehikmopctyxjsabeikmnoptuxioleast")
+"""Letters of Russian and Greek, and digits, that stand for Latin ones."""
 _FEWEST_LETTERS = 3
 """Of a name with which a word of the question may begin, as `Aruba's` does; a shorter one is a word of it."""
-_TITLE_WORD = 4
-"""Letters of a word that tells what a title without names is about."""
 
 
 class Pair(NamedTuple):
@@ -50,16 +57,19 @@ class Pair(NamedTuple):
 
 def read_pair(written: str, document: Document, settings: TasksConfig) -> Pair | Reason:
     """What a Challenger wrote, or the first gate that refuses it."""
-    question, mark, answer = (part.strip() for part in written.rpartition("|"))
-    if not mark or "\n" in question or len(question) > _LONGEST_QUESTION or not _letters(answer):
+    question, mark, answer = (part.strip() for part in shown(written).replace("｜", "|").rpartition("|"))
+    if not mark or "\n" in question or len(question) > _LONGEST_QUESTION or not letters_of(answer):
         return Reason.NO_QUESTION
     if not _QUESTION.search(question):
         return Reason.NO_QUESTION
     if (span := span_of(answer, document.text)) is None:
         return Reason.NO_SPAN
-    is_whole = _letters(answer) == _letters(document.text)
+    others = document.text[: span[0]] + document.text[span[1] :]
+    # A letter of a script that writes no blanks is a third of a word.
+    words = (2 * len(answer.split()) + len(spaced(answer).split())) / 3
+    is_long = max(words, len(answer) / _LONGEST_WORD) > settings.longest_answer
     refuses = {
-        Reason.LONG_ANSWER: is_whole or len(spaced(answer).split()) > settings.longest_answer,
+        Reason.LONG_ANSWER: is_long or not any(map(str.isalnum, others)),
         Reason.GIVEN_AWAY: gives_away(question, answer),
         Reason.NO_SUBJECT: not names_subject(question, document.title),
     }
@@ -72,14 +82,22 @@ def _first(refuses: Mapping[Reason, bool], settings: TasksConfig) -> Reason | No
 
 
 def span_of(answer: str, text: str) -> tuple[int, int] | None:
-    """Where it stands word for word, whatever white space is between the words; None where it stands nowhere."""
+    """Where it stands word for word, whatever white space is between the words and whatever a prompt does not show is
+    within them; None where it stands nowhere.
+    """
+    if shown(text) != text and len(places := [row for row, each in enumerate(text) if shown(each)]) < len(
+        text
+    ):
+        seen = span_of(answer, "".join(text[row] for row in places))
+        return seen and (places[seen[0]], places[seen[1] - 1] + 1)
     own = r"\s+".join(map(re.escape, answer.split()))
     # A sign and a decimal point belong to their number.
-    before = r"(?<!\d[.,])(?<!(?<!\w)[-−])" if answer[0].isdigit() else ""
-    own = before + own + (r"(?![.,]\d)" if answer[-1].isdigit() else "")
+    before = rf"(?<!\d[{_IN_NUMBERS}])(?<!(?<!\w)[-−])" if answer[0].isdigit() else ""
+    own = before + own + (rf"(?![{_IN_NUMBERS}]\d)" if answer[-1].isdigit() else "")
     for found in re.finditer(own, text):
         begin, end = found.span()
-        if not (_joined(text[begin - 1 : begin + 1]) or _joined(text[end - 1 : end + 1])):
+        ends = not _joined(text[end - 1 : end + 1]) or text[end] in _PARTICLES
+        if ends and not _joined(text[begin - 1 : begin + 1]):
             return begin, end
     return None
 
@@ -91,43 +109,47 @@ def _joined(pair: str) -> bool:
 
 def gives_away(question: str, answer: str) -> bool:
     """Whether words of the question are the answer, its letters in any form, or these backwards, or all its words stand
-    there.
+    there; of a longer answer also whether a word begins, ends or goes on with it.
     """
-    asked, letters = _words(question), _letters(answer)
+    asked, words = ([word.translate(_LOOK_ALIKE) for word in _words(text)] for text in (question, answer))
     runs = {"".join(asked[begin:end]) for begin in range(len(asked)) for end in range(begin, len(asked) + 1)}
-    return bool({letters, letters[::-1]} & runs) or {*_words(answer)} <= {*asked}
+    forms = {letters := "".join(words)}
+    if len(letters) >= _REVERSED:
+        forms |= {letters[::-1], "".join(word[::-1] for word in words)}
+    inside = len(letters) >= _INSIDE and any(form in word for form in forms for word in asked)
+    return inside or bool(forms & runs) or (len(answer.split()) > 1 and {*words} <= {*asked})
 
 
 def _words(text: str) -> list[str]:
     """As letters; in scripts that write no blanks each letter is one."""
-    return [letters for word in re.split(r"[\s/–-]+", spaced(text)) if (letters := _letters(word))]
-
-
-def _letters(text: str) -> str:
-    """Letters and digits alone, in one form: small, without accents, of one width."""
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(letter for letter in folded if letter.isalnum())
+    return [letters for word in re.split(r"[\s/–-]+", spaced(text)) if (letters := letters_of(word))]
 
 
 def names_subject(question: str, title: str) -> bool:
-    """Whether a word of the question, which has to stand alone, begins with a name of the document's title: where that
-    has none, with any longer word of it, up to a colon. Without a title nothing can be said against a question.
+    """Whether a word of the question, which has to stand alone, begins with what the title names. Without a title
+    nothing can be said against a question.
     """
-    words = title.partition(":")[0].split()
-    names = {name for name in named_in(f". {title}") if any(map(str.isalpha, name))}
-    names = names or {word for word in words if len(_letters(word)) >= _TITLE_WORD} or {*words}
-    wanted = [
-        f" {' '.join(found)}" + ("" if len(found) > 1 or len(found[0]) >= _FEWEST_LETTERS else " ")
-        for name in names
-        if (found := _words(name))
-    ]
     asked = f" {' '.join(_words(question))} "
-    return not wanted or any(name in asked for name in wanted)
+    subjects = [_subject(found) for name in names_of(title) if (found := _words(name))]
+    return not subjects or any(subject in asked for subject in subjects)
+
+
+def _subject(words: Sequence[str]) -> str:
+    first = words[0]
+    if len(words) > 1:
+        # Without blanks nothing tells where a name ends.
+        return f" {' '.join(words[:2] if len(first) == 1 else words)}"
+    if len(first) < _FEWEST_LETTERS:
+        return f" {first} "
+    # Hebrew and Arabic write small words before it without a blank.
+    return stem_of(first) if "\u0590" <= first[0] <= "\u06ff" else f" {stem_of(first)}"
 
 
 def rubric_of(task: Task) -> Rubric:
     """One criterion, which a rule decides."""
-    return Rubric(task_id=task.id, criteria=(Criterion(text="Is the answer.", check=Check.TEXT),))
+    return Rubric(
+        task_id=task.id, criteria=(Criterion(text=f"Is the answer: {task.reference}", check=Check.TEXT),)
+    )
 
 
 def beside(document: Document, near: Sequence[Document], task: Task) -> str:

@@ -30,7 +30,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from scope_selfplay.base.errors import ConfigError, CorpusError, JudgeError, OutsideError, RecordError
-from scope_selfplay.base.text import opening
+from scope_selfplay.base.text import letters_of, opening
 from scope_selfplay.base.values import Candidate, CandidateStatus, Grade, Reason, Role, Rollout
 from scope_selfplay.corpus.read import documents_for, reserves_pages
 from scope_selfplay.corpus.screen import TaskSource, kin_of
@@ -283,6 +283,7 @@ class SharedProgress:
         self._most_alike = most_alike
         self._lines: dict[Path, NewLines] = {}
         self._accepted: defaultdict[str, list[int]] = defaultdict(list)
+        self._first: dict[str, int] = {}
         self.finished: set[str] = set()
 
     @property
@@ -309,7 +310,16 @@ class SharedProgress:
                 if status != CandidateStatus.UNRESOLVED and document not in self.finished:
                     self.finished.add(document)
                     if status == CandidateStatus.ACCEPTED and document in self._positions:
-                        insort(self._accepted[opening(text)], self._positions[document])
+                        self._accept(text, self._positions[document])
+
+    def _accept(self, text: str, position: int) -> None:
+        """Of tasks that ask the same the first counts."""
+        alike, known = self._accepted[opening(text)], self._first.get(letters_of(text))
+        if known is None or position < known:
+            insort(alike, position)
+            self._first[letters_of(text)] = position
+            if known is not None:
+                alike.remove(known)
 
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:
@@ -374,7 +384,8 @@ def up_to_quota(
 ) -> list[Kept]:
     """The candidates of `documents`, in this order, up to the one that made `target` accepted: of each the first that
     was settled, else the last that was tried. One that a fault left unresolved is made again: the judge, an engine or
-    the retriever may have been down. Of those that begin alike the first `most_alike` are accepted.
+    the retriever may have been down. Of those that ask the same the first is accepted, and of those that begin alike
+    the first `most_alike`.
 
     Raises OutsideError while one of them is missing.
     """
@@ -385,7 +396,7 @@ def up_to_quota(
             if name not in made or made[name][0].status is CandidateStatus.UNRESOLVED:
                 made[name] = (candidate, folder)
     kept: list[Kept] = []
-    alike, accepted = Counter[str](), 0
+    alike, asked, accepted = Counter[str](), set[str](), 0
     for row, document in enumerate(documents):
         if accepted == target:
             break
@@ -396,10 +407,13 @@ def up_to_quota(
             )
         candidate, folder = made[document]
         if candidate.status is CandidateStatus.ACCEPTED and candidate.task is not None:
-            alike[kind := opening(candidate.task.text)] += 1
-            if alike[kind] > most_alike:
-                refused = {"status": CandidateStatus.REJECTED, "reason": Reason.TOO_ALIKE}
+            kind, same = opening(candidate.task.text), letters_of(candidate.task.text)
+            alike[kind] += same not in asked
+            if same in asked or alike[kind] > most_alike:
+                reason = Reason.DUPLICATE if same in asked else Reason.TOO_ALIKE
+                refused = {"status": CandidateStatus.REJECTED, "reason": reason}
                 candidate = candidate.model_copy(update=refused)
+            asked.add(same)
         kept.append((candidate, folder))
         accepted += candidate.status is CandidateStatus.ACCEPTED
     return kept

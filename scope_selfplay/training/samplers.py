@@ -18,6 +18,7 @@ from scope_selfplay.designs.answers import (
     shares_alike,
     task_format_score,
     task_metrics,
+    without_subject,
 )
 from scope_selfplay.designs.design import Arrivals, RolloutGroup, RubricSource, Unjudgeable
 from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
@@ -53,7 +54,10 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
         written, tried = [each for each, _ in results], [each for _, each in results]
         candidates = [each.candidate for each in tried]
         format_scores = [*map(task_format_score, written, (source.search_turns for source, _ in of_rows))]
-        own = [each.task.text if each.task is not None else "" for each in candidates]
+        own = [
+            without_subject(each.task.text, source.document.title) if each.task else ""
+            for each, (source, _) in zip(candidates, of_rows, strict=True)
+        ]
         of_ranks = await job.ranks.gather("tasks", own)
         alike = shares_alike(own, [text for texts in of_ranks for text in texts if text])
         measured = zip(written, candidates, format_scores, alike, strict=True)

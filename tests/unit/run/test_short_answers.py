@@ -11,7 +11,7 @@ from scope_selfplay.base.values import Check, Document, Key, Passage, ReaderAnsw
 from scope_selfplay.config.run import RunConfig, TasksConfig
 from scope_selfplay.config.training import ChallengerConfig
 from scope_selfplay.corpus.screen import TaskSource
-from scope_selfplay.designs.answers import shares_alike, task_metrics
+from scope_selfplay.designs.answers import shares_alike, task_metrics, without_subject
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.rules import VerifierJudge
@@ -56,6 +56,13 @@ def refused(written: str, document: Document = ARUBA) -> str:
         ("Is Ｏｒａｎｊｅｓｔàｄ the capital of Aruba? | Oranjestad", Reason.GIVEN_AWAY),
         ("Is Jamanota or Ceru the highest point of Aruba? | Ceru Jamanota", Reason.GIVEN_AWAY),
         ("What does the 188m one mean for Aruba? | 188 m", Reason.GIVEN_AWAY),
+        ("Is Оrаnjestаd the capital of Aruba? | Oranjestad", Reason.GIVEN_AWAY),
+        ("Is 0r4nj3st4d the capital of Aruba? | Oranjestad", Reason.GIVEN_AWAY),
+        ("Do all Oranjestads belong to Aruba? | Oranjestad", Reason.GIVEN_AWAY),
+        ("Is ureC atonamaJ the highest point of Aruba? | Ceru Jamanota", Reason.GIVEN_AWAY),
+        ("Is ١٨٨ m the height of Aruba? | 188 m", Reason.GIVEN_AWAY),
+        ("What is the capital of Aruba? | Oranjestad", Reason.NO_QUESTION),
+        ("What is the capital of Aruba?‏ ｜ Oranjestad", "Oranjestad"),
         ("What is Aruba's capital? | Oranjestad", "Oranjestad"),
         ("The capital of Aruba is what; | Oranjestad", Reason.NO_QUESTION),
         ("What is the capital? | Oranjestad", Reason.NO_SUBJECT),
@@ -77,6 +84,20 @@ def test_a_sign_and_a_decimal_point_belong_to_their_number(answer: str) -> None:
     assert [exact_match(each, ["1.5"], normal=number_normal) for each in ("15", "1.5")] == [0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    "answer, reference",
+    [
+        ("多瑙河。", "多瑙河"),
+        ("“Warsaw”", "Warsaw"),
+        ("دجلة،", "دجلة"),
+        ("Cafe\u0301", "Café"),
+        ("\u0667\u0666\u0662", "762"),
+    ],
+)
+def test_punctuation_and_digits_of_any_script_make_no_other_answer(answer: str, reference: str) -> None:
+    assert exact_match(answer, [reference], normal=number_normal) == 1.0
+
+
 def test_an_article_may_be_the_answer_and_nothing_is_none() -> None:
     assert [exact_match(each, ["A"], normal=number_normal) for each in ("a", "the", "...", "")] == [
         1.0,
@@ -96,6 +117,13 @@ def test_pairs_of_any_language_are_read() -> None:
     wien = Document(id="d2", title="维也纳", text="维也纳位于多瑙河畔。它是奥地利的首都。")
     assert refused("维也纳位于哪条河畔？ | 多瑙河", wien) == "多瑙河"
     assert refused("奥地利的首都是哪里？ | 维也纳", wien) == Reason.NO_SUBJECT
+    text = "한강이 서울을 흐른다. クリストファー・コロンブス. 1446년에 나왔다."
+    mixed = Document(id="d4", title="한강", text=text)
+    for answer in ("서울", "1446년", "クリストファー・コロンブス"):
+        assert refused(f"한강은 어디? | {answer}", mixed) == answer
+    assert refused("한강은 어디? | 한", mixed) == Reason.NO_SPAN
+    hidden = Document(id="d5", title="Wien", text="\r\nWien liegt an der Do\u00adnau.")
+    assert refused("Woran liegt Wien? | Donau", hidden) == "Do\u00adnau"
     untitled = Document(id="d3", title="", text="Sie liegt 12 m\nhoch.")
     assert refused("Wie hoch liegt die Stadt? | 12 m", untitled) == "12 m"
     assert span_of("12 m hoch", untitled.text) == (10, 19)
@@ -112,6 +140,11 @@ def test_pairs_of_any_language_are_read() -> None:
         ("How to reset the gate", "How long is it?", False),
         ("Der Rhein", "Wo liegt die Quelle des Rheins?", True),
         ("维也纳", "它也是首都吗？", False),
+        ("维也纳的历史", "维也纳建于哪一年？", True),
+        ("北京：历史", "北京建于哪一年？", True),
+        ("Москва", "Кто основал Москву?", True),
+        ("بغداد", "ما هو نهر لبغداد؟", True),
+        ("Austria", "What is the capital of Australia?", False),
     ],
 )
 def test_a_question_names_its_subject_by_a_name_of_the_title(title: str, question: str, found: bool) -> None:
@@ -133,6 +166,8 @@ def test_digits_and_short_answers_are_given_away_as_words_alone() -> None:
     assert gives_away("Is it 5 or more?", "5") and not gives_away("Is it 15 or more?", "5")
     assert gives_away("Is it 1880/81?", "1880") and not gives_away("Is it 18805?", "1880")
     assert not gives_away("What of the environment?", "iron")
+    assert not gives_away("Was it big on Aruba?", "no") and not gives_away("Which 15 seas?", "51")
+    assert not gives_away("中山市在哪个国家？", "中国")
 
 
 def test_readers_of_whom_nothing_can_be_read_decide_nothing_and_know_nothing() -> None:
@@ -274,6 +309,24 @@ def test_a_challenger_that_always_asks_the_same_earns_at_most_half() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "asks, names",
+    [
+        ("What is the cap\u200bital of {}?", "Aruba Malta Chad"),
+        ("Whát is the càpital of {}?", "Aruba Malta Chad"),
+        ("{}: capital?", "Aruba Malta Chad"),
+        ("{}的首都是哪里？", "阿塞拜疆共和国 乌兹别克斯坦 马耳他"),
+        ("{}의 수도는 어디인가?", "아루바 몰타 대한민국"),
+        ("ما عاصمة {}؟", "أروبا مالطا تشاد"),
+        ("{}'nin başkenti neresidir?", "Türkiye Malta Çad"),
+    ],
+)
+def test_names_in_any_script_make_no_other_question(asks: str, names: str) -> None:
+    asked = [without_subject(asks.format(each), f"{each}: geography") for each in names.split()]
+    asked[0] = without_subject(asks.replace("\u200b", "").format(names.split()[0]), names.split()[0])
+    assert shares_alike(asked, asked) == [1.0] * 3
+
+
 def test_german_nouns_tell_tasks_apart_and_its_names_do_not() -> None:
     capitals = [f"Was ist die Hauptstadt von {name}?" for name in ("Aruba", "Malta", "Chile")]
     others = ["Welches Gebirge liegt in der Mitte von Chile?", "Wer schrieb die Hymne von Mali und wann?"]
@@ -306,6 +359,10 @@ def test_the_frontier_is_where_half_of_the_tries_are_right() -> None:
         ("In 2000.", "1990", 0.0),
         ("In 1990.", "in 1990", 1.0),
         ("3", "three", None),
+        ("12.5 °C", "−12.5 °C", 0.0),
+        ("−12.5 °C", "-12.5 °C", 1.0),
+        ("7 November 1867", "7 November 1867", 1.0),
+        ("1410年", "1420年", 0.0),
     ],
 )
 def test_numbers_are_compared_within_a_hundredth(answer: str, reference: str, found: float | None) -> None:

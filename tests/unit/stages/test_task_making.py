@@ -237,6 +237,25 @@ def test_tasks_that_begin_alike_fill_no_more_than_their_share(tmp_path: Path, wo
     assert {each.reason for each, _ in found} == {Reason.ACCEPTED, Reason.TOO_ALIKE}
 
 
+def test_of_tasks_that_ask_the_same_the_first_is_accepted(tmp_path: Path) -> None:
+    folder, (first, *others) = StageFolder(tmp_path), [candidate(row, True) for row in range(3)]
+    assert first.task is not None
+    same = first.task.model_copy(update={"text": first.task.text.replace("Halden", "HÁLDEN ")})
+    made = [
+        first.model_copy(update={"task": same}),
+        others[0].model_copy(update={"task": first.task}),
+        others[1],
+    ]
+    documents = {each.provenance.document_id: row for row, each in enumerate(made)}
+    progress = SharedProgress(folder, documents)
+    for each in reversed(made):
+        keep_records(folder, CandidateRecords(each))
+    progress.refresh()
+    found = up_to_quota(list(documents), [folder], target=3)
+    assert [each.reason for each, _ in found] == [Reason.ACCEPTED, Reason.DUPLICATE, Reason.ACCEPTED]
+    assert progress.accepted == 2 and [progress.accepted_before(row) for row in (1, 2)] == [1, 1]
+
+
 def test_a_worker_stops_when_the_others_have_filled_the_quota(tmp_path: Path) -> None:
     team = Team(StageFolder(tmp_path), [True] * 400, 10, [0] * 400)
 
