@@ -93,7 +93,8 @@ def split_page(
         leads = number == 0 or (number == 1 and part.heading == heading and not sections)
         anchor = "" if leads else _unused(part.anchor, taken)
         if content:
-            title = page if leads or part.heading in ("", page) else f"{page} > {part.heading}"
+            is_page = part.heading in ("", page) or (leads and not front.get("title"))
+            title = page if is_page else f"{page} > {part.heading}"
             document = Document(
                 id=f"{name}#{anchor}" if anchor else name,
                 title=f"{subject}: {title}" if subject else title,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.base.errors import ConfigError, OutsideError
+from scope_selfplay.base.errors import ConfigError, OutsideError, UserError
 from scope_selfplay.base.machine import is_locked
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.cluster.kubectl import Kubectl
@@ -38,6 +38,11 @@ def follow(run: str, root: Path, namespace: str | None) -> "FollowedHere | Follo
     """A run of this machine, or else of the cluster."""
     folder = RunFolder(root / run)
     here = namespace is None and (folder.driver / STATUS).exists()
+    if namespace is None and not here and folder.config.exists():
+        raise UserError(
+            f"{folder.path}: ran in one process, without --gpus: `scope report {folder.path}` shows it; for a run on "
+            "the cluster give --namespace"
+        )
     return FollowedHere(folder) if here else FollowedThere(Kubectl(namespace), folder)
 
 

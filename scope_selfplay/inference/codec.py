@@ -106,6 +106,10 @@ class ChatCodec:
             end -= 1
         return text[:end]
 
+    def encode_reply(self, text: str) -> tuple[int, ...]:
+        """The ids of a turn of which the text alone is known."""
+        return self._of_text(text, self._added)
+
     def encode_tag(self, tag: str) -> tuple[int, ...]:
         return self._encode(tag, special=True)
 

@@ -33,6 +33,9 @@ _NEUTRAL_SAMPLING = {
 }
 
 
+Encode = Callable[[str], tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Served:
     """What a server says of the model that it was asked for; None where it does not say."""
@@ -64,14 +67,16 @@ class ServedModel(SamplingEngine):
         *,
         max_length: int,
         on_outage: Callable[[InferenceError], None] = lambda fault: None,
+        encode: Encode | None = None,
         **common: Any,
     ) -> None:
-        """`common`: as of SamplingEngine."""
+        """`encode`: as of `read_sample`; `common`: as of SamplingEngine."""
         super().__init__(codec, max_length=min(max_length, served.max_length or max_length), **common)
         self._clients = PerLoop(connect)
         self._served = served
         self._on_outage = on_outage
         self._outage: InferenceError | None = None
+        self._encode = encode
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         """Waits for a server that is down as long as its client is patient; then every call fails at once.
@@ -99,7 +104,7 @@ class ServedModel(SamplingEngine):
             if refused.status in _MISCONFIGURED:
                 raise ConfigError(f"{refused}; check base_url, model and api_key_env") from None
             raise InferenceError(str(refused)) from None
-        sample = read_sample(answer, request)
+        sample = read_sample(answer, request, self._encode)
         self.on_tokens(len(sample.ids))
         return sample
 
@@ -165,8 +170,8 @@ async def ask_what_is_served(client: Client, model: str | None, *, with_weights:
         raise InferenceError(f"{fault}; see that the server runs, then run the same command again") from None
     except (Refused, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server, and does api_key_env "
-            "hold its key?"
+            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server, does base_url "
+            "end with /v1, and does api_key_env hold its key?"
         ) from None
     if model is None and len(rows) != 1:
         raise ConfigError(f"{client.url} serves {sorted(rows)}; name one in `model`")
@@ -203,8 +208,28 @@ class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
 
 
-def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
-    """Raises InferenceError for what is not a completion with its token ids and log-probabilities."""
+class _Said(BaseModel):
+    text: str = Field(min_length=1)
+    finish_reason: Finish
+    token_ids: None = None
+
+
+class _Text(BaseModel):
+    choices: list[_Said] = Field(min_length=1)
+
+
+def read_sample(answer: dict[str, Any], request: Generate, encode: Encode | None = None) -> Sample:
+    """Raises InferenceError for what is not a completion with its token ids and log-probabilities. For a policy that
+    nobody trains its text is enough: `encode` gives its ids.
+    """
+    if encode is not None:
+        with suppress(ValidationError):
+            said = _Text.model_validate(answer).choices[0]
+            # Many servers leave out the tag at which they stopped.
+            opened = {each: said.text.rfind(each.replace("</", "<")) for each in request.stop}
+            last = max(opened, key=lambda each: opened[each], default="")
+            cut = said.finish_reason is Finish.STOP and opened.get(last, -1) > said.text.rfind(last)
+            return Sample(encode(said.text + last * cut), None, said.finish_reason)
     try:
         choice = _Completion.model_validate(answer).choices[0]
     except ValidationError as error:

@@ -18,6 +18,7 @@ from scope_selfplay.config.run import ARTICLES, HELD_OUT_ARTICLES, RunConfig
 from scope_selfplay.corpus.read import reserves_pages, survey
 from scope_selfplay.corpus.screen import page_by_page, page_of, shuffled
 from scope_selfplay.corpus.world import HELD_OUT, read_article
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.judge.endpoint import ask_endpoints
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.plan.load import ResourcePlan, make_plan
@@ -25,10 +26,10 @@ from scope_selfplay.plan.size import Assumptions
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run.begin import LONGEST_CHUNK, short_share
 from scope_selfplay.run.exam import exam_before, what_fails, what_is_in_doubt
-from scope_selfplay.run.run import ask_replicas, partner_of
+from scope_selfplay.run.run import ask_replicas, check_served, partner_of
 from scope_selfplay.run.schedule import stages_of
 from scope_selfplay.search.searcher import ask_retriever
-from scope_selfplay.store.folder import Stage
+from scope_selfplay.store.folder import Policy, RunFolder, Stage
 
 
 def check_estimate(
@@ -104,7 +105,9 @@ def document_needs(config: RunConfig) -> list[DocumentNeed]:
             needs.append(DocumentNeed(iteration, stage, count, count, setting))
         elif stage is Stage.TASKS and iteration > 0:
             target = config.tasks.target
-            needs.append(DocumentNeed(iteration, stage, target, config.solver.batch, "tasks.target"))
+            least = config.solver.batch
+            setting = "tasks.target" if target >= least else "solver.batch"
+            needs.append(DocumentNeed(iteration, stage, max(target, least), least, setting))
         elif stage is Stage.TASKS and config.held_out is None:
             needs.append(DocumentNeed(0, stage, config.compare.tasks, 1, "compare.tasks"))
     return needs
@@ -169,8 +172,12 @@ _READ_BY_RULE = 50
 """Documents that the embedded judge is tried on."""
 
 
-def check_servers(config: RunConfig, documents: Sequence[Document]) -> list[Finding]:
-    """Retriever, judge and partners, asked at the same time; nothing for what runs here and needs nobody."""
+def check_servers(
+    config: RunConfig, documents: Sequence[Document], start: Policy | None = None
+) -> list[Finding]:
+    """Retriever, judge and partners, asked at the same time; nothing for what runs here and needs nobody. `start`: the
+    weights that partners are to serve.
+    """
     asked: dict[str, Callable[[], Finding]] = {"judge": partial(_judge, "judge", config.judge, documents)}
     if config.search.url is not None and documents:
         asked = {"retriever": partial(_retriever, config, documents), **asked}
@@ -178,7 +185,7 @@ def check_servers(config: RunConfig, documents: Sequence[Document]) -> list[Find
         asked["deciding judge"] = partial(_judge, "deciding judge", config.judge.deciding[0], documents)
     for role in Role:
         if (partner := partner_of(config, role)) is not None:
-            asked[f"partner {role.value}"] = partial(_partner, role, partner)
+            asked[f"partner {role.value}"] = partial(_partner, role, partner, start)
     with ThreadPoolExecutor(len(asked)) as pool:
         return list(pool.map(_answered, asked, asked.values()))
 
@@ -240,8 +247,11 @@ def _exam(config: RunConfig, pack: Pack, documents: Sequence[Document], root: Pa
         yield Finding("judge's exam", f"{passed}; {more}", State.OK)
 
 
-def _partner(role: Role, partner: ServedConfig) -> Finding:
-    served, *others = ask_replicas(f"partners.{role.value}", partner, _REACHED)
+def _partner(role: Role, partner: ServedConfig, start: Policy | None) -> Finding:
+    served, *others = found = ask_replicas(f"partners.{role.value}", partner, _REACHED)
+    for url, each in zip(partner.each_url, found, strict=True):
+        if start is not None:
+            check_served(each, start, f"partners.{role.value}: {url}")
     replicas = f", and {len(others)} more" if others else ""
     return Finding(f"partner {role.value}", f"{served.model} answers{replicas}", State.OK)
 
@@ -255,11 +265,14 @@ def examine(
 ) -> list[Finding]:
     """`documents` are those that the run begins with, cut to size; a run that `serves` will start its servers."""
     gates = pack.domain.gates if config.judge.gates is None else config.judge.gates
+    # Partners of a run that goes on serve what it has trained.
+    is_new = not RunFolder(root / config.name).config.exists()
+    start = Policy("S_0", policy_path(config.model.path)) if is_new else None
     return [
         *_files(config, pack),
         *([check_documents(config, pool_of(documents, config))] if documents else []),
         *budgets(config),
-        *(servers := [] if serves else check_servers(config, documents)),
+        *(servers := [] if serves else check_servers(config, documents, start)),
         # A judge that is down was told of.
         *(
             _exam(config, pack, documents, root)

@@ -10,6 +10,7 @@ from pydantic import Field
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.values import Value
 from scope_selfplay.config.base import parameters_in
+from scope_selfplay.inference.models import fetched_model
 
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Count = Annotated[int, Field(gt=0)]
@@ -146,7 +147,8 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
 
     Raises ConfigError where none of them has it.
     """
-    folder = Path(__file__).parents[1] / "embedded" / "policy" if path == "embedded" else Path(path)
+    embedded = Path(__file__).parents[1] / "embedded" / "policy"
+    folder = embedded if path == "embedded" else fetched_model(path) or Path(path)
     file = folder / "config.json"
     read = _shape(json.loads(file.read_bytes())) if file.is_file() else None
     known = read or _known(folder.name)

@@ -195,11 +195,13 @@ _COMPLETE = Example(
 FORMATS: Mapping[str, ExportFormat] = {
     "trl": ExportFormat(
         trl_row,
-        "GRPOTrainer(train_dataset=load_dataset(FOLDER, split='train'), ...); a reward function gets `rubric`",
+        "GRPOTrainer(train_dataset=load_dataset(FOLDER, split='train'), ...); a reward function gets `rubric` and "
+        "`reference`",
     ),
     "verl": ExportFormat(
         verl_row,
-        "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
+        "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON, "
+        "extra_info.reference a short answer",
     ),
     "verifiers": ExportFormat(
         verifiers_row,
@@ -211,12 +213,12 @@ FORMATS: Mapping[str, ExportFormat] = {
     ),
     "search-r1": ExportFormat(
         search_r1_row,
-        "data.train_files=FOLDER/train.parquet; open tasks have no golden answer, so exact match gives them 0: "
+        "data.train_files=FOLDER/train.parquet; exact match gives open tasks, which have no golden answer, 0: "
         "use the rubric in extra_info",
     ),
     "inspect": ExportFormat(
         inspect_row,
-        "json_dataset('FOLDER/test.jsonl') with a model-graded scorer; `target` is the rubric",
+        "json_dataset('FOLDER/test.jsonl') with a model-graded scorer; `target` is the short answer, else the rubric",
         is_lines=True,
     ),
 }

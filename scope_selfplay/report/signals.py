@@ -263,11 +263,14 @@ def duplicate_share(texts: Sequence[str], *, before: Sequence[str] = ()) -> floa
 
 
 def needed_searches(reader: RunReader, iteration: int) -> float | None:
-    """The share of the Challenger's searches that are needed, over the first accepted tasks of an iteration."""
+    """The share of the Challenger's searches that are needed, over the first accepted tasks of an iteration; short
+    answers stand in their own document.
+    """
     rows = reader.sql(
         "SELECT c.rubric, c.provenance.document_id AS document_id, r.turns FROM candidates c "
         "JOIN rollouts r ON r.id = c.challenger_rollout_id AND r.iteration = ? AND r.stage = 'tasks' "
-        "WHERE c.iteration = ? AND c.stage = 'tasks' AND c.status = 'accepted' ORDER BY c.ordinal LIMIT ?",
+        "WHERE c.iteration = ? AND c.stage = 'tasks' AND c.status = 'accepted' AND c.task.span IS NULL "
+        "ORDER BY c.ordinal LIMIT ?",
         [iteration, iteration, SEARCHES_SAMPLE],
     )
     documents = reader.documents([row["document_id"] for row in rows])

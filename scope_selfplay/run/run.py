@@ -149,6 +149,7 @@ def engine_at(
         temperature=context.config.sampling.temperature,
         top_p=context.config.sampling.top_p,
         on_outage=on_outage,
+        encode=codec.encode_reply,
         on_tokens=context.activity.sampled,
     )
 

@@ -454,6 +454,9 @@ def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -
         if accepted < enough:
             # Held-out tasks are accepted whatever their difficulty: no window could be widened for them.
             easier = "add documents, widen tasks.low/tasks.high," if iteration else "add held-out documents"
+            rollouts = read_records(run.folder.stage(iteration, Stage.TASKS).rollouts, Rollout)
+            if errors := Counter(each.error for each in rollouts if each.error).most_common(1):
+                counts += f", {errors[0][1]} times: {errors[0][0]}"
             raise CorpusError(
                 f"iteration {iteration}: only {accepted} of {len(kept)} candidates were accepted, {enough} are needed "
                 f"({counts}); {easier} or see `scope tasks ls {run.folder.path} --iteration {iteration}`"

@@ -216,3 +216,10 @@ def test_an_error_that_cannot_be_told_still_ends_with_its_code() -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "scope_selfplay", "report", "no-such-run"]
         assert subprocess.run(command, stderr=full).returncode == 64
+
+
+def test_a_run_of_one_process_is_not_looked_for_on_a_cluster(scope: Shell, tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "run.yaml").write_text("name: demo\n")
+    ending = scope("status", "demo", "--root", str(tmp_path))
+    assert ending.code == 64 and f"`scope report {tmp_path / 'demo'}` shows it" in ending.err

@@ -68,6 +68,8 @@ def test_every_section_is_a_document_with_product_version_and_page() -> None:
     text, lines = found[1].text, PAGE.split("\n")
     assert text.startswith("1. Press **Pair**.") and "### Many at once" in text
     assert text.endswith("# not a heading\n## nor this\n```")
+    other = "---\ntitle: Halden\n---\n## Start\n\nPress it.\n"
+    assert [each.title for _, each in split_page(other, name="p", place="p", deepest=0)] == ["Halden > Start"]
     for line, _ in split_page(PAGE, name="p", place="p")[1:]:
         assert lines[line - 1].startswith("##")
 

@@ -57,6 +57,7 @@ def test_each_consumer_finds_its_columns_and_the_rubric() -> None:
     assert list(row["verl"]) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
     assert json.loads(row["verl"]["reward_model"]["ground_truth"])[0]["priority"] == "critical"
     assert json.loads(row["verifiers"]["info"])["index"] == 3
+    assert row["verl"]["extra_info"]["reference"] == "Ada, in 1202"
     assert row["verifiers"]["answer"] == row["inspect"]["target"] == "Ada, in 1202"
     assert row["search-r1"]["golden_answers"] == ["Ada, in 1202"]
     truth = json.loads(row["open-instruct"]["ground_truth"][0])

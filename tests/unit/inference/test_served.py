@@ -95,6 +95,24 @@ def test_what_is_no_sample_is_a_fault_and_never_half_a_turn(answer: dict[str, An
         read_sample(answer, REQUEST)
 
 
+@pytest.mark.parametrize(
+    ("said", "finish", "kept"),
+    [
+        ("a <search>dams", "stop", "a <search>dams</search>"),
+        ("a <search>dams", "length", "a <search>dams"),
+        ("<search>dams</search>", "stop", "<search>dams</search>"),
+        ("<search>x</search> <answer>dams", "stop", "<search>x</search> <answer>dams</answer>"),
+    ],
+)
+def test_of_a_policy_that_nobody_trains_the_text_is_enough(said: str, finish: str, kept: str) -> None:
+    request, encoded = REQUEST._replace(stop=("</search>", "</answer>")), list[str]()
+    answer = {"choices": [{"text": said, "finish_reason": finish, "index": 0}]}
+    sample = read_sample(answer, request, lambda text: (len(encoded.append(text) or encoded),))  # type: ignore[func-returns-value]
+    assert (sample, encoded) == (Sample((1,), None, Finish(finish)), [kept])
+    with pytest.raises(InferenceError, match="token_ids"):
+        read_sample(answer, request)
+
+
 class _Asked(Client):
     """A client that keeps what it was asked for, one call at once, in the place of one that sends it."""
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.base.terminal import LineProgress
-from scope_selfplay.base.values import Candidate, CandidateStatus, Gate, Provenance, Reason
+from scope_selfplay.base.values import Candidate, CandidateStatus, Gate, Provenance, Reason, Role, Rollout
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
@@ -171,4 +171,10 @@ def test_too_few_tasks_come_with_advice_that_can_help(run: Run) -> None:
     assert "with 2 of 3 tasks (accepted 2, too_hard 1); it goes on" in said[-1]
     assert json.loads(run.folder.stage(1, Stage.TASKS).target.read_text()) == {"accepted": 2, "target": 3}
     with pytest.raises(CorpusError, match="only 1 of 2 candidates were accepted, 2 are needed"):
+        check_enough_accepted(Run(config, run.folder, PACK), 1, kept[1:])
+    failed = Rollout(
+        id="r", role=Role.CHALLENGER, checkpoint="C_0", subject_id="d", turns=(), error="no token_ids"
+    )
+    write_records(run.folder.stage(1, Stage.TASKS).rollouts, [failed])
+    with pytest.raises(CorpusError, match="accepted 1, too_hard 1, 1 times: no token_ids"):
         check_enough_accepted(Run(config, run.folder, PACK), 1, kept[1:])

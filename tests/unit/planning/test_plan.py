@@ -465,6 +465,13 @@ def test_servers_that_take_a_call_and_say_nothing_keep_nobody_waiting() -> None:
                 each.accept()
 
 
+def test_a_partner_that_serves_other_weights_stops_a_new_run(tmp_path: Path) -> None:
+    about = {"data": [{"id": "somebody", "root": "/models/other", "max_model_len": 4096}]}
+    with served(lambda method, path, body: (200, about)) as url:
+        code, found = checks_of(tmp_path, f"partners.solver={{base_url: {url}/v1, model: somebody}}")
+    assert code == 64 and "serves somebody from /models/other" in str(found["partner solver"]["what"])
+
+
 def test_a_server_that_is_down_is_no_mistake_of_the_user(tmp_path: Path) -> None:
     settings = ("search.url=http://127.0.0.1:9", "search.outage=0.2")
     code, found = checks_of(tmp_path, *settings)
