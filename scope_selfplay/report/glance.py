@@ -61,10 +61,11 @@ def glance(reader: RunReader) -> Glance:
         found.held_out = {name: each["all"] for name, each in groups.items() if "all" in each}
         first, last = next(iter(groups)), kept.solver if kept.iteration else next(reversed(groups))
         with suppress(RecordError):
-            found.gain = diff_checkpoints(first, last, task_changes(reader, reader.scores(), first, last))
+            if first != last:
+                found.gain = diff_checkpoints(first, last, task_changes(reader, reader.scores(), first, last))
             # The interval that a ruling goes by, else this page and the ruling could say two things.
             evidence = (reader.settings.get("compare") or {}).get("evidence", "ratings")
-            if evidence == "ratings" and last in ratings.intervals:
+            if found.gain and evidence == "ratings" and last in ratings.intervals:
                 (low, high), items = ratings.intervals[last], found.gain.gain.items
                 above = Estimate(value=ratings.ratings[last], low=low, high=high, items=items)
                 found.gain, found.evidence = found.gain.model_copy(update={"gain": above}), evidence
