@@ -149,8 +149,8 @@ def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **op
         click.echo("\n".join(text_of(sections)))
     failed = {name: what_fails(exam) for name, exam in found.items()}
     for name, fault in failed.items():
-        doubts = what_is_in_doubt(found[name])
-        click.echo(f"{name}: {fault or ('' if doubts else 'the judge can judge')}{doubts}", err=True)
+        known = "; ".join(filter(None, (fault, what_is_in_doubt(found[name]))))
+        click.echo(f"{name}: {known or 'the judge can judge'}", err=True)
     if all(failed.values()):
         click.get_current_context().exit(int(ExitCode.USER))
 
