@@ -101,6 +101,22 @@ def estimate_mean(
     return Estimate(value=float(np.mean(values)), low=low, high=high, items=count)
 
 
+def estimate_order(above: Sequence[Sequence[float]]) -> Estimate:
+    """How often one of the rows is above one of the columns, each pair 0, 0.5 or 1; `items` are those of the fewer.
+
+    Both sides are drawn (DeLong, DeLong and Clarke-Pearson, 1988).
+    """
+    table = np.asarray(above, dtype=np.float64)
+    share, few = float(table.mean()), min(table.shape)
+    variance = (
+        sum(float(table.mean(axis).var(ddof=1)) / table.shape[1 - axis] for axis in (0, 1)) if few > 1 else 0
+    )
+    if variance < _TINY:
+        return Estimate.model_validate(estimate_mean([share] * few, seed=0))
+    low, high = wilson(share, min(share * (1 - share) / variance, sum(table.shape)), _t_quantile(few, 1))
+    return Estimate(value=share, low=low, high=high, items=few)
+
+
 def mean_by_item(values: Iterable[tuple[str, float]]) -> list[float]:
     """One value per item: the mean of its own, in the order in which the items come."""
     found: dict[str, list[float]] = {}

@@ -154,13 +154,19 @@ PASSES = 0.75
 """Pairs that have to be in order, and replies that have to be readable."""
 _BLIND = 0.55
 """Pairs of one kind that have to be in order; where none of five is, the upper end is .52."""
+_FEW = 5
+"""Below so many, a kind stops no run, and what was always right is told as open."""
+WITH_ODDS = "with log-probabilities, without which nothing is calibrated"
 
 
 class Exam(Value):
-    """`judge` names model, template, prompts and settings; `questions` are by their names."""
+    """`judge` names model, template, prompts and settings; `questions` are by their names; `cases` is a hash of what it
+    was made of.
+    """
 
     judge: str
     questions: dict[str, QuestionExam]
+    cases: str = ""
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -183,15 +189,19 @@ class Exam(Value):
 def _fault(found: QuestionExam, *, upper: bool) -> str:
     """What is too low at this end of its interval; "" where nothing is."""
     shares = {"readable": found.shares.get("readable"), "in order": found.order}
+    if found.order is None and not found.asked:
+        return "" if upper else "not examined for want of cases"
     bounds = {what: (share, PASSES) for what, share in shares.items()}
     # A judge that goes by length, or by the last word, is right about the other kinds. That it believes claims is told
     # and stops nothing: of answers, a guard looks for them.
     for kind in CanaryKind:
-        if not upper or kind not in CLAIMS:
-            what = f"in order against {kind}"
-            bounds[what] = (found.shares.get(what), _BLIND)
+        share = found.shares.get(what := f"in order against {kind}")
+        if share is not None and not (upper and (kind in CLAIMS or share.items < _FEW)) and share.value < 1.0:
+            bounds[what] = (share, _BLIND)
+    if not upper:
+        bounds[WITH_ODDS] = (found.shares.get(WITH_ODDS), PASSES)
     for what, (share, bound) in bounds.items():
-        if share is not None and share.ends[upper] < bound and share.value < 1.0:
+        if share is not None and share.ends[upper] < bound and (share.value < 1.0 or share.items < _FEW):
             return f"{shown(share, digits=2)} {what}"
     return "" if found.order is not None else "nothing in order"
 

@@ -14,16 +14,16 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from statistics import median
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import JudgeError
-from scope_selfplay.base.intervals import Estimate, estimate_mean
+from scope_selfplay.base.intervals import Estimate, estimate_mean, estimate_order
 from scope_selfplay.base.values import Criterion, Document, Fault, Outcome, rng_from
-from scope_selfplay.judge.cases import EMPTY, Canary, CanaryCase, PickCase, canary_of, task_of
-from scope_selfplay.judge.checks import CLAIMS, NEAR, Anchor, CanaryKind, Exam, QuestionExam
+from scope_selfplay.judge.cases import EMPTY, Canary, CanaryCase, PickCase, canary_of, is_same, task_of
+from scope_selfplay.judge.checks import CLAIMS, NEAR, WITH_ODDS, Anchor, CanaryKind, Exam, QuestionExam
 from scope_selfplay.judge.model import ModelJudge, likelihood
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -68,6 +68,7 @@ class _Asking:
 
     judge: ModelJudge
     at_once: asyncio.Semaphore
+    again: int
     asked: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -76,7 +77,7 @@ class _Asking:
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         async with self.at_once:
-            reply = await self.judge.ask(question)
+            reply = await self.judge.ask(replace(question, repeat=question.repeat + self.again))
         if reply.verdict.fault in (Fault.TIMED_OUT, Fault.UNAVAILABLE):
             # A server that fails says nothing about the judge.
             raise JudgeError(
@@ -101,37 +102,35 @@ async def examine(
     documents: Sequence[Document] = (),
     own: Sequence[CanaryCase] = (),
     marks: Sequence[Canary] = (),
+    again: int = 0,
 ) -> Exam:
     """At most about `sample` judgements of each question; `questions` are examples of what will be asked.
 
     Cases of one's own come before others; marks, what people said of a run, are half of what is asked at most. `judge`
-    has neither thresholds nor guard. Rubrics are examined where there are documents to write them from.
+    has neither thresholds nor guard. Rubrics are examined where there are documents to write them from. Another `again`
+    asks past what is cached.
     """
     found: dict[str, QuestionExam] = {}
     answered: dict[str, list[Answered]] = {}
     limit = asyncio.Semaphore(_AT_ONCE)
     is_guarded = any(isinstance(like, GuardQuestion) for like in questions)
     for like in questions:
-        asking, begun = _Asking(judge, limit), time.monotonic()
+        asking, begun = _Asking(judge, limit, again), time.monotonic()
         if isinstance(like, RubricQuestion):
             drawn = _cases(pick, sample // _RUBRICS, seed, own)
-            if not (cases := [case for case in drawn if case.document is not None]):
-                continue
-            result = await _rubrics(asking, cases, documents, seed)
+            result = await _rubrics(asking, like, [each for each in drawn if each.document], documents, seed)
         else:
             said = [each for each in marks if each.question.name == like.name]
             said = rng_from("exam", seed).sample(said, min(len(said), sample // 2))
             cases = _cases(pick, (sample - len(said)) // 2, seed, own)
             answers = await _answered(asking, like, cases, said)
-            if not answers:
-                continue
             # A tie is a token of its own: it needs no threshold.
-            is_fitted = len(judge.prompts.render(answers[0].canary.question).choices) == 2
+            is_token = bool(answers) and len(judge.prompts.render(answers[0].canary.question).choices) == 2
             answered[like.name] = answers
             if is_guarded and isinstance(like, GradeQuestion | PairQuestion):
                 # What a guard looks for needs no grade, and loses.
                 answers = [each for each in answers if each.canary.kind not in CLAIMS]
-            result = _result(like, answers, is_fitted=is_fitted)
+            result = _result(like, answers, is_token=is_token)
             known = sum(each.canary in said or each.canary.case in own for each in answered[like.name])
             result = result.model_copy(update={"anchors": tuple(_anchors(judge, answers)), "own": known})
         found[like.name] = result.model_copy(
@@ -158,19 +157,21 @@ def _anchors(judge: ModelJudge, answers: Sequence[Answered]) -> Iterator[Anchor]
             yield Anchor(role=role, prompt=prompt.prompt, choices=prompt.choices, log_odds=each.margin)
 
 
-async def changes_since(exam: Exam, judge: ModelJudge) -> dict[str, str]:
+async def changes_since(exam: Exam, judge: ModelJudge, *, retries: int) -> dict[str, str]:
     """What the anchors of a question had and get now, where that is the answer of another judge.
 
     Asked past all caches, to the letter as in the exam. Raises JudgeError for an endpoint that does not answer.
     """
 
-    async def again(anchor: Anchor) -> float | None:
+    async def again(anchor: Anchor, attempt: int = 0) -> float | None:
         endpoint = await judge.endpoints[anchor.role].here()
         try:
             reply = await endpoint.complete(ChatRequest(anchor.prompt, max_tokens=1, choices=anchor.choices))
         except ChatFault as fault:
             if fault.fault is Fault.REFUSED:
                 return None
+            if attempt < retries:
+                return await again(anchor, attempt + 1)
             raise JudgeError(f"the judge does not answer what its exam has asked: {fault}") from None
         probability = likelihood(reply.odds, anchor.choices)
         return None if probability is None else _log_odds(probability)
@@ -193,16 +194,14 @@ async def changes_since(exam: Exam, judge: ModelJudge) -> dict[str, str]:
 
 
 def _cases(pick: PickCase, number: int, seed: int, own: Sequence[CanaryCase]) -> list[CanaryCase]:
-    drawn = (pick(rng_from("exam", seed, each)) for each in range(max(3, number)))
-    return [*rng_from("exam", seed).sample(own, len(own)), *drawn][: max(3, number)]
+    drawn = (pick(rng_from("exam", seed, each)) for each in range(max(1, number)))
+    return [*rng_from("exam", seed).sample(own, len(own)), *drawn][: max(1, number)]
 
 
 async def _answered(
     asking: _Asking, like: Question[Any], cases: Sequence[CanaryCase], marks: Sequence[Canary]
 ) -> list[Answered]:
-    planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
-    for side in (True, False):
-        planned += enumerate(each for each in marks if each.expected is side)
+    planned = _planned(asking.judge, like, cases, marks)
     replies = await asyncio.gather(*(asking.ask(canary.question) for _, canary in planned))
     return [
         Answered(place, canary, margin_of(reply, canary.read), reply.verdict.probability is not None)
@@ -210,9 +209,22 @@ async def _answered(
     ]
 
 
+def _planned(
+    judge: ModelJudge, like: Question[Any], cases: Sequence[CanaryCase], marks: Sequence[Canary]
+) -> list[tuple[int, Canary]]:
+    """Every prompt once: what it gets a second time says nothing new."""
+    planned = [(place, canary) for place, case in enumerate(cases) for canary in _pair(like, case, place)]
+    for side in (True, False):
+        planned += enumerate(each for each in marks if each.expected is side)
+    prompts = {judge.prompts.render(each[1].question).prompt: each for each in reversed(planned)}
+    return list(reversed(prompts.values()))
+
+
 def _pair(like: Question[Any], case: CanaryCase, place: int) -> Iterator[Canary]:
     """What is to be answered with yes and what with no, of this case; three of four are near."""
-    every = [canary_of(like, case, number, ("exam", place)) for number in range(2 * len(CanaryKind))]
+    numbers = range(2 * len(CanaryKind))
+    # Of two kinds in turn, either is given every text.
+    every = [canary_of(like, case, number, ("exam", place), turn=place // 2) for number in numbers]
     sides = [
         {each.kind: each for each in every if each is not None and each.expected is side}
         for side in (True, False)
@@ -224,7 +236,12 @@ def _pair(like: Question[Any], case: CanaryCase, place: int) -> Iterator[Canary]
 def _turn(kinds: Sequence[CanaryKind], place: int) -> CanaryKind:
     near, far = ([kind for kind in kinds if (kind in NEAR) is is_near] for is_near in (True, False))
     round_, turn = divmod(place, 4)
-    return near[turn % len(near)] if near and turn < 3 else far[(round_ if near else place) % len(far)]
+    # So that the claims that are graded are shown to the guard, too.
+    return (
+        near[turn % len(near)]
+        if near and turn < 3
+        else far[(round_ if near else place + round_ + 1) % len(far)]
+    )
 
 
 def margin_of(reply: Reply[Any], read: Callable[[Any], bool] = bool) -> float | None:
@@ -249,16 +266,14 @@ def _log_odds(probability: float) -> float:
 
 def in_order(answers: Sequence[Answered], *, within: bool) -> Estimate | None:
     """The share of pairs of a yes and a no that are in order, ties counting half: of every case by itself, as
-    comparisons are shown in both orders, else of all; one value for each yes, so that intervals are over cases.
+    comparisons are shown in both orders, else of all.
     """
-    yes, no = ([each for each in answers if each.canary.expected is side] for side in (True, False))
-    values = []
-    for one in yes:
-        others = [each.margin for each in no if each.case == one.case or not within]
-        known = [margin for margin in others if margin is not None]
-        if one.margin is not None and known:
-            values.append(sum(_above(one.margin, margin) for margin in known) / len(known))
-    return estimate_mean(values, seed=0)
+    known = [(each.canary.expected, each.case, each.margin) for each in answers if each.margin is not None]
+    yes, no = ([(case, margin) for side, case, margin in known if side is of] for of in (True, False))
+    if within:
+        return estimate_mean([_above(one, other) for a, one in yes for b, other in no if a == b], seed=0)
+    above = [[_above(one, other) for _, other in no] for _, one in yes]
+    return estimate_order(above) if yes and no else None
 
 
 def _above(one: float, other: float) -> float:
@@ -287,9 +302,11 @@ def threshold_of(answers: Sequence[Answered], like: Question[Any]) -> float:
     return threshold
 
 
-def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool) -> QuestionExam:
-    is_compared = isinstance(like, _COMPARED)
+def _result(like: Question[Any], answers: Sequence[Answered], *, is_token: bool) -> QuestionExam:
+    is_compared, known = isinstance(like, _COMPARED), [each for each in answers if each.margin is not None]
     shares = {"readable": _share([each.margin is not None for each in answers])}
+    if is_token and not all(each.is_odds for each in known):
+        shares[WITH_ODDS] = _share([each.is_odds for each in known])
     kinds = dict.fromkeys(each.canary.kind for each in answers if each.canary.kind is not CanaryKind.RIGHT)
     for kind in kinds:
         cases = {each.case for each in answers if each.canary.kind is kind}
@@ -301,15 +318,16 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_fitted: bool
         firsts = [1.0 if each.margin > 0 else 0.0 for each in answers if each.margin]
         shares["the first wins"] = estimate_mean(firsts, seed=0)
     right, threshold = None, None
-    if is_fitted:
+    if is_token and any(each.is_odds for each in known):
         # Four cases at a time, since kinds come in turn: either half has all of them.
-        halves = [[each for each in answers if each.case // 4 % 2 == half] for half in (0, 1)]
+        halves = [[each for each in known if each.case // 4 % 2 == half] for half in (0, 1)]
         fitted = [threshold_of(half, like) for half in halves]
         # Each half by the threshold of the other one.
         said = [
             (each.canary.expected, each.margin >= fitted[1 - each.case // 4 % 2])
-            for each in answers
+            for each in known
             if each.margin is not None
+            and all(len({one.canary.expected for one in half}) == 2 for half in halves)
         ]
         for side, name in ((True, "yes where it should be"), (False, "no where it should be")):
             shares[name] = _share([yes is side for expected, yes in said if expected is side])
@@ -326,19 +344,26 @@ def _share(hits: Sequence[bool]) -> Estimate | None:
 
 
 async def _rubrics(
-    asking: _Asking, cases: Sequence[CanaryCase], documents: Sequence[Document], seed: int
+    asking: _Asking,
+    like: RubricQuestion,
+    cases: Sequence[CanaryCase],
+    documents: Sequence[Document],
+    seed: int,
 ) -> QuestionExam:
     """Are they readable and from the document; and does it meet them itself, unlike another one and empty words?"""
 
     async def written(place: int, case: CanaryCase) -> tuple[bool, int, int, list[tuple[str, float]]]:
         task, document = task_of(case), case.document
         assert document is not None
-        reply = await asking.ask(RubricQuestion(task, [document]))
+        reply = await asking.ask(RubricQuestion(task, [document] if like.documents else []))
         if (kept := reply.value) is None:
             return False, 0, 0, []
         rng = rng_from("exam", seed, place)
-        others = [each for each in documents if each.title != document.title] or [document]
+        others = [each for each in documents if not is_same(each, document)] or [document]
         texts = {"document": document.text, "another": rng.choice(others).text, "empty": EMPTY}
+        if not like.documents:
+            # Whatever is well written meets much of one that knows no document.
+            del texts["another"]
 
         async def graded(name: str, criterion: Criterion) -> tuple[str, float] | None:
             reply = await asking.ask(GradeQuestion(task, criterion, texts[name], key=("exam", place)))
@@ -375,19 +400,20 @@ def _add_claims(found: dict[str, QuestionExam], answered: Mapping[str, Sequence[
     grade, guard = found.get("grade"), found.get("guard")
     if grade is None or grade.threshold is None:
         return
-    refused = set()
+    refused = {}
     if guard is not None and guard.threshold is not None:
         refused = {
-            each.canary.shown
+            each.canary.shown: each.margin >= guard.threshold
             for each in answered["guard"]
-            if each.margin is not None and each.margin >= guard.threshold
+            if each.margin is not None
         }
     claims = {
         each.canary.shown: each.margin >= grade.threshold
         for each in answered["grade"]
         if each.canary.kind in CLAIMS and each.margin is not None
     }
-    met, left = list(claims.values()), [hit and claim not in refused for claim, hit in claims.items()]
-    shares = {"claims met": _share(met), "claims met, with the guard": _share(left) if guard else None}
+    met = list(claims.values())
+    left = [hit and not refused[claim] for claim, hit in claims.items() if claim in refused]
+    shares = {"claims met": _share(met), "claims met, with the guard": _share(left)}
     told = {name: share for name, share in shares.items() if share is not None}
     found["grade"] = grade.model_copy(update={"shares": grade.shares | told})

@@ -300,11 +300,15 @@ _TWO = 2
 
 
 def likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | None:
-    """How likely the first of two choices was, of three the third being a tie and counting half; None where the
-    probability of one is not known.
+    """How likely the first of two choices was, of three the third being a tie and counting half; None where no choice
+    is known.
+
+    One that was not told of is at most as likely as the least likely that was, and as what is left of 1.
     """
-    known = [odds[choice] for choice in choices if choice in odds]
-    if len(known) != len(choices) or not choices or not sum(known):
+    most = max(0.0, min([1 - sum(odds.values()), *odds.values()]))
+    known, told = [odds.get(choice, most) for choice in choices], [each for each in choices if each in odds]
+    # Where the one that was told of may be no likelier than the other, the word alone decides.
+    if not told or not sum(known) or (len(told) < len(choices) and max(known) <= most):
         return None
     return (known[0] + sum(known[_TWO:]) / 2) / sum(known)
 

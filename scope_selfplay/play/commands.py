@@ -77,7 +77,6 @@ def _exams(
     progress: Progress,
 ) -> dict[str, "Exam"]:
     """One exam for each pack, by its name. Raises ConfigError, CorpusError, JudgeError."""
-    from scope_selfplay.base.values import content_id
     from scope_selfplay.config.load import load_config
     from scope_selfplay.corpus.read import read_documents
     from scope_selfplay.prompts.folder import load_pack, pack_path
@@ -96,10 +95,7 @@ def _exams(
         else:
             read = run_documents(settings, pack) if config else []
         sample = judgements // len(questions_of(settings, pack))
-        # Of other cases it is another exam.
-        texts = (part for each in read for part in (each.id, each.text))
-        cases = content_id("cases", sample, settings.judge.canaries.file or "", *texts)
-        folder = RunFolder(out / f"{pack.domain.name}-{cases}")
+        folder = RunFolder(out / pack.domain.name)
         if (exam := exam_in(folder, settings, pack, read, progress.say, sample=sample)) is None:
             raise ConfigError(
                 "the judge answers at random, for a rehearsal; examine the one that is to judge"
@@ -131,7 +127,7 @@ def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **op
     from scope_selfplay.judge.checks import read_exam
     from scope_selfplay.report.judge import exam_tables
     from scope_selfplay.report.sections import Section, text_of
-    from scope_selfplay.run.exam import waiting_folder, what_fails
+    from scope_selfplay.run.exam import waiting_folder, what_fails, what_is_in_doubt
     from scope_selfplay.store.folder import RunFolder
     from scope_selfplay.store.reader import find_run
 
@@ -153,7 +149,8 @@ def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **op
         click.echo("\n".join(text_of(sections)))
     failed = {name: what_fails(exam) for name, exam in found.items()}
     for name, fault in failed.items():
-        click.echo(f"{name}: {fault or 'the judge can judge'}", err=True)
+        known = "; ".join(filter(None, (fault, what_is_in_doubt(found[name]))))
+        click.echo(f"{name}: {known or 'the judge can judge'}", err=True)
     if all(failed.values()):
         click.get_current_context().exit(int(ExitCode.USER))
 

@@ -7,12 +7,13 @@ ROOT/.NAME.exam/          the same before there is a run: what preflight or a re
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.base.errors import ConfigError, RunMismatchError
 from scope_selfplay.base.text import one_line
-from scope_selfplay.base.values import Criterion, Document, Rollout, Task
+from scope_selfplay.base.values import Criterion, Document, Rollout, Task, content_id, seed_from
 from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.designs.design import ComparisonDesign
@@ -22,7 +23,14 @@ from scope_selfplay.judge.cases import Canary, CanaryCase, cases_of, own_cases
 from scope_selfplay.judge.checks import PASSES, CanaryKind, Exam, read_exam
 from scope_selfplay.judge.exam import changes_since, examine
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, Question, Style, question_of
+from scope_selfplay.judge.protocol import (
+    GateQuestion,
+    GradeQuestion,
+    PairQuestion,
+    Question,
+    Style,
+    question_of,
+)
 from scope_selfplay.judge.questions import RANDOM_MODEL, has_guard
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.prompts.pack import Pack
@@ -42,6 +50,7 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
     makes_tasks = config.solver.tasks is None or config.held_out is None
     design = open_design(config.solver.reward, config.solver, len)
     roles = [*map(PromptRole.of_gate, gates), PromptRole.RUBRIC] if makes_tasks else []
+    roles += [PromptRole.RUBRIC_DIMENSIONS] if getattr(design.settings, "rubrics", "") == "query" else []
     roles += [PromptRole.GRADE, *([PromptRole.GUARD] if has_guard(config.judge, pack) else [])]
     match design.name:
         case "implicit" | "explicit":
@@ -50,13 +59,15 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
             roles.append(PromptRole.SELECT)
     if isinstance(design, PointwiseDesign):
         roles.append(PromptRole(f"score_{design.settings.prompt}"))
-    if isinstance(design, ComparisonDesign) and design.style is Style.PREFERENCE:
-        roles.append(PromptRole.COMPARE_PREFERENCE)
-    # Checkpoints are compared so.
-    roles.append(PromptRole.COMPARE_SCORES)
     task, answer = Task(id="exam", text="", type="", document_id=""), Rollout.of_answer("")
     document = Document(id="exam", title="", text="")
-    return [_example(role, task, document, answer) for role in dict.fromkeys(roles) if role in pack.roles]
+    asked = [_example(role, task, document, answer) for role in roles if role in pack.roles]
+    # Checkpoints are compared by whole scores, whatever the design does.
+    styles = [design.style] if isinstance(design, ComparisonDesign) and design.style is not None else []
+    pairs = [
+        PairQuestion(task, answer, answer, style=style) for style in dict.fromkeys([*styles, Style.SCORES])
+    ]
+    return asked + [each for each in pairs if each.role in pack.roles]
 
 
 def hold_exam(
@@ -69,40 +80,61 @@ def hold_exam(
     *,
     sample: int = A_QUESTION,
 ) -> Exam:
-    """The folder's exam, held where there is none; of one that is there, a few items are asked again.
+    """The folder's exam, of which a few items are asked again. Held where there is none, and anew until a stage is
+    finished: of other cases or another judge, or after one that stopped the run, since what was wrong may be mended.
 
-    Raises RunMismatchError for one of another judge.
+    Raises RunMismatchError for another judge of a run that has finished a stage.
     """
     if (kept := read_exam(folder)) is not None:
-        if kept.judge != judge.uncalibrated:
-            raise RunMismatchError(
-                f"{folder.exam}: is the exam of the judge {kept.judge}, found {judge.uncalibrated} (model, weights, "
-                "template, prompts or settings differ); serve that judge, or use another --name"
-            )
-        changes = at_once(changes_since(kept, judge))
-        if changes:
-            listed = "; ".join(f"{name}: {change}" for name, change in changes.items())
-            raise RunMismatchError(
-                f"{folder.exam}: another judge answers under the name of the one that was examined ({listed}); serve "
-                "that one with its template again, or this one under a name of its own (judge.endpoint.model) to "
-                "another --name or in a fork of the run"
-            )
-        return kept
-    questions = questions_of(config, pack)
-    say(f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)")
-    pick, file = cases_of(None, documents), config.judge.canaries.file
+        changed = _changed(kept, judge, folder, config.judge.retries)
+        if _has_judged(folder):
+            if changed:
+                raise RunMismatchError(changed)
+            return kept
+    questions, file = questions_of(config, pack), config.judge.canaries.file
     own, marks = own_cases(file), marks_of(Path(file)) if file and Path(file).is_dir() else []
-    examined = examine(
-        judge, questions, pick, sample=sample, seed=config.seed, documents=documents, own=own, marks=marks
+    said = [
+        *(each.model_dump_json() for each in own),
+        *(f"{each.question} {each.expected}" for each in marks),
+    ]
+    texts = (part for each in documents for part in (each.id, each.text))
+    cases = content_id("cases", *(each.name for each in questions), sample, config.seed, *said, *texts)
+    # A run that goes on all the same goes on with the thresholds that it has.
+    can_fail = config.judge.exam == "report" and folder.config.exists()
+    if kept is not None and kept.cases == cases and not changed and (can_fail or not kept.failed):
+        return kept
+    say(f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)")
+    asked = partial(examine, judge, questions, cases_of(None, documents), sample=sample, seed=config.seed)
+    # What was answered then is paid for and may be of another judge.
+    again = seed_from(kept.model_dump_json()) if kept else 0
+    exam = at_once(asked(documents=documents, own=own, marks=marks, again=again)).model_copy(
+        update={"cases": cases}
     )
-    exam = at_once(examined)
     folder.exam.mkdir(parents=True, exist_ok=True)
     whole = folder.exam / f".exam.{os.getpid()}"
     write_atomic(whole, exam.model_dump_json(indent=1) + "\n")
     # Of several processes that open a run at the same time, one exam counts.
+    if kept is not None and read_exam(folder) == kept:
+        (folder.exam / "exam.json").unlink(missing_ok=True)
     publish_once(whole, folder.exam / "exam.json")
     whole.unlink(missing_ok=True)
     return read_exam(folder) or exam
+
+
+def _changed(kept: Exam, judge: ModelJudge, folder: RunFolder, retries: int) -> str:
+    """How this judge is another one than the one that was examined; "" where it is not."""
+    if kept.judge != judge.uncalibrated:
+        return (
+            f"{folder.exam}: is the exam of the judge {kept.judge}, found {judge.uncalibrated} (model, weights, "
+            "template, prompts or settings differ); serve that judge, or use another --name"
+        )
+    changes = at_once(changes_since(kept, judge, retries=retries))
+    listed = "; ".join(f"{name}: {change}" for name, change in changes.items())
+    return listed and (
+        f"{folder.exam}: another judge answers under the name of the one that was examined ({listed}); serve "
+        "that one with its template again, or this one under a name of its own (judge.endpoint.model) to "
+        "another --name or in a fork of the run"
+    )
 
 
 def marks_of(run: Path) -> list[Canary]:
@@ -144,7 +176,7 @@ def what_fails(exam: Exam) -> str:
     unread = next(
         (each.unread for name, each in exam.questions.items() if name in exam.failed and each.unread), ""
     )
-    words = f" (it wrote: {one_line(unread[:120])})" if unread else ""
+    words = f" (such as: {one_line(unread[:120])})" if unread else ""
     return (
         f"the judge cannot answer {listed}, at least {PASSES} wanted{words}; try another pack (as small), another "
         "form (judge.verdict), a larger model or fewer questions (judge.gates); judge.exam: report goes on all the same"
@@ -153,7 +185,7 @@ def what_fails(exam: Exam) -> str:
 
 def what_is_in_doubt(exam: Exam) -> str:
     listed = "; ".join(f"{name}: {fault}" for name, fault in exam.doubtful.items())
-    return f"{listed}, where {PASSES} would do; `scope judge exam` asks more" if listed else ""
+    return f"{listed}; {PASSES} would do, and `scope judge exam` asks more" if listed else ""
 
 
 def check_exam(exam: Exam, config: JudgeConfig, say: Callable[[str], None]) -> None:
@@ -175,16 +207,18 @@ def thresholds_of(
     say: Callable[[str], None],
 ) -> dict[str, float]:
     """What a run's judge is calibrated with, after its exam; a run that has finished a stage without one goes on so."""
-    has_judged = (
-        next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None and read_fork(folder) is None
-    )
-    is_kept = read_exam(folder) is not None
-    if not is_kept and (config.judge.exam == "none" or has_judged or _is_random(judge)):
+    has_judged, kept = _has_judged(folder) and read_fork(folder) is None, read_exam(folder)
+    if kept is None and (config.judge.exam == "none" or has_judged or _is_random(judge)):
         return {}
     exam = hold_exam(judge, config, pack, documents, folder, say)
     # A warning was given by whoever held it: preflight, or an earlier stage.
-    check_exam(exam, config.judge, (lambda text: None) if is_kept else say)
+    check_exam(exam, config.judge, (lambda text: None) if exam == kept else say)
     return exam.thresholds
+
+
+def _has_judged(folder: RunFolder) -> bool:
+    """Whether a stage is finished, by verdicts that stay."""
+    return next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None
 
 
 def waiting_folder(root: Path, name: str) -> RunFolder:
@@ -200,17 +234,13 @@ def exam_in(
     *,
     sample: int = A_QUESTION,
 ) -> Exam | None:
-    """The exam of a config's judge in a folder that is no run's; one of another judge there is held anew, and none of a
-    rehearsal's.
+    """The exam of a config's judge in a folder that is no run's; none of a rehearsal's.
 
     Raises ConfigError, JudgeError.
     """
     found: list[Exam] = []
 
     def examined(judge: ModelJudge) -> dict[str, float]:
-        kept = read_exam(folder)
-        if kept is not None and kept.judge != judge.uncalibrated:
-            shutil.rmtree(folder.exam)
         if not _is_random(judge):
             found.append(hold_exam(judge, config, pack, documents, folder, say, sample=sample))
         return {}
@@ -245,7 +275,7 @@ def _is_random(judge: ModelJudge) -> bool:
 
 
 def _example(role: PromptRole, task: Task, document: Document, answer: Rollout) -> Question[Any]:
-    is_pair = role.startswith(("compare", "select"))
+    is_pair = role is PromptRole.SELECT
     by = Criterion(text="") if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) else None
     documents = [document] if role is not PromptRole.RUBRIC_DIMENSIONS else []
     return question_of(role, task, documents=documents, answers=[answer] * (1 + is_pair), by=by)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
-from scope_selfplay.base.intervals import DIFFERENCES, MANY_ITEMS, estimate_mean, percentiles
+from scope_selfplay.base.intervals import DIFFERENCES, MANY_ITEMS, estimate_mean, estimate_order, percentiles
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 
 
@@ -49,6 +50,20 @@ def test_more_looks_make_wider_intervals() -> None:
     assert widths == sorted(widths) and widths[0] < widths[-1]
     assert percentiles(10**6) == pytest.approx((2.5, 97.5), abs=1e-3)
     assert percentiles(10**6, looks=5) == pytest.approx((0.5, 99.5), abs=1e-3)
+
+
+@pytest.mark.parametrize("apart", [0.95, 1.8])
+def test_the_order_of_two_samples_is_as_uncertain_as_both(apart: float) -> None:
+    """Scores that lie .95 or 1.8 standard deviations apart are in order in 75 or 90 % of the pairs."""
+    rng, truth = np.random.default_rng(0), float(ndtr(apart / 2**0.5))
+    missed = 0
+    for _ in range(400):
+        yes, no = rng.normal(apart, size=20), rng.normal(size=20)
+        low, high = estimate_order((yes[:, None] > no).astype(float).tolist()).ends
+        missed += not low <= truth <= high
+    assert missed / 400 < 0.07
+    whole = estimate_order([[1.0] * 20] * 3)
+    assert (whole.value, whole.items) == (1.0, 3) and whole.ends[0] < 0.5
 
 
 def labels(*counts: tuple[bool, bool, int]) -> list[Labels]:

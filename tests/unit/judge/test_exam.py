@@ -13,14 +13,15 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from scope_selfplay.base.errors import ConfigError, JudgeError, RunMismatchError
+from scope_selfplay.base.intervals import Estimate, estimate_mean
 from scope_selfplay.base.values import Document, Gate
 from scope_selfplay.config.judge import NoiseConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.corpus.world import embedded_documents
-from scope_selfplay.judge.cases import CLAIM_TEXTS, HOSTILE_TEXTS, Canary, cases_of
-from scope_selfplay.judge.checks import CanaryKind, Exam, read_exam
-from scope_selfplay.judge.exam import examine
-from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.cases import CLAIM_TEXTS, HOSTILE_TEXTS, REFUSED, Canary, cases_of
+from scope_selfplay.judge.checks import CanaryKind, Exam, QuestionExam, read_exam
+from scope_selfplay.judge.exam import changes_since, examine
+from scope_selfplay.judge.model import ModelJudge, likelihood
 from scope_selfplay.judge.protocol import (
     GateQuestion,
     GradeQuestion,
@@ -35,11 +36,15 @@ from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report.judge import exam_tables
 from scope_selfplay.run.exam import check_exam, hold_exam, questions_of, thresholds_of
-from scope_selfplay.store.folder import RunFolder
+from scope_selfplay.store.folder import MANIFEST, RunFolder
 from scope_selfplay.testing.chat_server import FakeServer
 from tests import schemas
 from tests.judges import CRITERION, DOCUMENT, ONE, OTHER, RUBRIC, TASK, JudgeOver, always
 
+PASSAGES = [
+    Document(id=name, title="", text=" ".join(f"{name}{number}" for number in range(12)))
+    for name in ("bridge", "viaduct", "cloister", "market", "station")
+]
 WORLD = embedded_documents(0, load_config(None, []).corpus)
 GATES = [GateQuestion(TASK, gate, DOCUMENT) for gate in (Gate.SOURCE, Gate.ENTITY)]
 GRADE = GradeQuestion(TASK, CRITERION, "Because of floods.")
@@ -137,6 +142,8 @@ async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge
         assert exam.failed == {}
         grade = exam.questions["grade"]
         assert grade.right is not None and grade.right.value == 1.0 and (grade.threshold or 0) < -0.7
+        few = await examine(judge, [GRADE], cases_of(None, WORLD), sample=5, seed=0)
+        assert few.questions["grade"].asked <= 5 and few.questions["grade"].right is None, "one half is empty"
         judge.thresholds = exam.thresholds
         calibrated = await examined(judge, GRADE)
         assert calibrated.questions["grade"].threshold == pytest.approx(0.0, abs=1e-6)
@@ -144,7 +151,8 @@ async def test_a_threshold_makes_a_judge_of_one_that_says_no_to_everything(judge
         assert met.value is ((met.probability or 0) > 0.5)
         # Its word alone is no in every case.
         assert re.fullmatch(r"0 \(calibrated: 0\.\d\d\)", met.reasoning)
-    assert grade.shares["claims met, with the guard"].value == 0.0
+    claims = [grade.shares[f"claims met{guarded}"] for guarded in ("", ", with the guard")]
+    assert claims[1].value == 0.0 and claims[0].items == claims[1].items == 2
 
 
 async def test_a_guard_that_suspects_honest_answers_flags_hardly_one(judge_over: JudgeOver) -> None:
@@ -178,6 +186,11 @@ async def test_an_answer_that_praises_itself_meets_nothing_and_is_asked_once(jud
         assert (await judge.ask(GRADE)).degree == pytest.approx(0.9)
 
 
+def finish_a_stage(folder: RunFolder) -> None:
+    (folder.path / "iteration-01" / "solver").mkdir(parents=True)
+    (folder.path / "iteration-01" / "solver" / MANIFEST).write_text("{}")
+
+
 @pytest.mark.parametrize("later", [{}, {"1": 0.88, "0": 0.05}, {"1": 0.95, "0": 0.5}, {"0": 0.8}], ids=str)
 async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
     tmp_path: Path, judge_over: JudgeOver, later: dict[str, float]
@@ -195,6 +208,7 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
         exam = await asyncio.to_thread(hold_exam, judge, *run, said.append, sample=20)
     assert read_exam(run[-1]) == exam and "is examined in" in said[0]
     schemas.validate(run[-1].path)
+    finish_a_stage(run[-1])
     fake.requests.clear()
     likely |= later
     # Replies that were paid for are kept, and hide nobody: a few of the exam's items are asked anew.
@@ -213,3 +227,146 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
         judge.uncalibrated = "another judge"
         with pytest.raises(RunMismatchError, match=r"another judge.*another --name"):
             thresholds_of(judge, *run, said.append)
+
+
+async def test_a_judge_that_was_refused_may_begin_once_it_is_mended(
+    tmp_path: Path, judge_over: JudgeOver
+) -> None:
+    settings = [
+        "judge.verdict=token",
+        "judge.kind=model",
+        "judge.guard=false",
+        "judge.gates=[source, entity]",
+    ]
+    config = load_config(None, [*settings, "judge.endpoint.base_url=http://h"])
+    pack, documents, folder = load_pack(pack_path("wikipedia")), list[Document](WORLD), RunFolder(tmp_path)
+    likely, said = {"1": 0.2, "0": 0.9}, list[str]()
+    fake = FakeServer(shifted(lambda said: likely[said]))
+
+    async def begun(*overrides: str) -> dict[str, float]:
+        served = judge_over(fake, cache=tmp_path / "c", verdict="token", guard=False, retries=1, patience=9.0)
+        changed = load_config(None, [*settings, "judge.endpoint.base_url=http://h", *overrides])
+        async with served as judge:
+            run = (judge, changed, pack, documents, folder, said.append)
+            return await asyncio.to_thread(thresholds_of, *run)
+
+    with pytest.raises(ConfigError, match=r"gate_source.*grade"):
+        await begun()
+    likely |= {"1": 0.9, "0": 0.2}
+    # Of the same prompts, what was cached is the broken judge's.
+    thresholds = await begun()
+    assert set(thresholds) == {"gate_source", "gate_entity", "grade"} and len(said) == 2
+    assert await begun() == thresholds and len(said) == 2
+    assert set(await begun("judge.gates=[source]")) == {"gate_source", "grade"}
+    finish_a_stage(folder)
+    assert set(await begun()) == {"gate_source", "grade"} and len(said) == 3
+    assert config.judge.exam == "stop"
+
+
+async def test_an_anchor_is_asked_again_where_its_server_fails(judge_over: JudgeOver) -> None:
+    sound = shifted(lambda said: 0.9 if said == "1" else 0.1)
+    failing: set[str] = set()
+
+    def served(request: ServedRequest) -> Any:
+        if request.prompt in failing:
+            failing.remove(request.prompt)
+            return PlainTextResponse("", 500)
+        return sound(request)
+
+    async with judge_over(served, verdict="token", guard=False, concurrency=1, patience=9.0) as judge:
+        exam = await examined(judge, GRADE)
+        failing |= {anchor.prompt for anchor in exam.questions["grade"].anchors}
+        assert await changes_since(exam, judge, retries=1) == {} and not failing
+        failing |= {anchor.prompt for anchor in exam.questions["grade"].anchors}
+        with pytest.raises(JudgeError, match="does not answer"):
+            await changes_since(exam, judge, retries=0)
+
+
+async def test_every_prompt_is_asked_once_and_fixed_texts_take_turns(judge_over: JudgeOver) -> None:
+    like = GateQuestion(TASK, Gate.SAFETY, None)
+    prose = [
+        Document(
+            id=str(n),
+            title=f"River {n}",
+            text=f"The river {n} of the northern plain was {n} miles long. " * 2,
+        )
+        for n in range(9)
+    ]
+    fake = FakeServer(always("<think>so</think><score>1</score>"))
+    async with judge_over(fake, verdict="written", guard=False, patience=9.0) as judge:
+        await examine(judge, [like], cases_of(None, prose), sample=80, seed=0)
+    prompts = [request.prompt for request in fake.requests]
+    assert len(prompts) == len(set(prompts))
+    refused = {text for text in REFUSED[Gate.SAFETY] for prompt in prompts if text in prompt}
+    assert len(refused) == len(REFUSED[Gate.SAFETY]) == 8
+
+
+@pytest.mark.parametrize("odds", [{}, {"1": 0.3}], ids=["none", "the one token"])
+async def test_a_token_without_log_probabilities_is_told_and_calibrates_nothing(
+    judge_over: JudgeOver, odds: dict[str, float]
+) -> None:
+    sound = lexical()
+
+    async def served(request: ServedRequest) -> ServedReply:
+        said: ServedReply = await sound(request)  # type: ignore[misc]
+        return ServedReply(said.text, {said.text: 0.3} if odds else {}, finish="length")
+
+    async with judge_over(served, verdict="token", guard=False, patience=9.0) as judge:
+        exam = await examined(judge, GRADE)
+    assert exam.failed == {} and exam.thresholds == {} and exam.questions["grade"].anchors == ()
+    assert "nothing is calibrated" in exam.doubtful["grade"]
+
+
+async def test_a_question_without_cases_is_told(judge_over: JudgeOver) -> None:
+    untitled = [each.model_copy(update={"title": ""}) for each in PASSAGES]
+    async with judge_over(lexical(), guard=False, retries=0, patience=9.0) as judge:
+        cases = cases_of(None, untitled)
+        exam = await examine(judge, [*GATES, GRADE], cases, sample=8, seed=0, documents=untitled)
+    assert (
+        exam.doubtful["gate_entity"] == "not examined for want of cases" and "gate_entity" not in exam.failed
+    )
+    assert exam.questions["gate_source"].asked > 4 and exam.questions["grade"].asked > 4
+
+
+def test_what_a_design_asks_is_what_is_examined() -> None:
+    pack = load_pack(pack_path("wikipedia"))
+
+    def names(reward: str) -> list[str]:
+        return [each.name for each in questions_of(load_config(None, [f"solver.reward={reward}"]), pack)]
+
+    assert names("arenarl")[-2:] == ["compare_core_scores", "compare_scores"]
+    assert "rubric_dimensions" in names("implicit") and "rubric_dimensions" not in names("rubric")
+
+
+def test_one_wrong_judgement_of_a_kind_refuses_nobody() -> None:
+    def of(share: float, items: int) -> Exam:
+        low, high = estimate_mean([share] * items, seed=0).ends if items > 1 else (None, None)  # type: ignore[union-attr]
+        kind = Estimate(value=share, low=low, high=high, items=items)
+        order = Estimate(value=0.95, low=0.85, high=0.99, items=20)
+        asked = QuestionExam(order=order, shares={"in order against empty": kind}, asked=40)
+        return Exam(judge="", questions={"grade": asked})
+
+    assert (of(0.0, 4).failed, list(of(0.0, 4).doubtful)) == ({}, ["grade"])
+    assert list(of(0.0, 5).failed) == ["grade"]
+    whole = Exam(
+        judge="", questions={"grade": QuestionExam(order=estimate_mean([1.0] * 3, seed=0), shares={})}
+    )
+    assert "1.00 [0.44, 1.00] in order" in whole.doubtful["grade"]
+
+
+@pytest.mark.parametrize(
+    ("odds", "likely"),
+    [
+        ({"1": 0.9, "0": 0.1}, 0.9),
+        ({"1": 0.9, "x": 0.06, "y": 0.02}, 0.9 / 0.92),
+        ({"0": 0.9, "x": 0.1}, 0.0),
+        ({"0": 0.3}, None),
+        ({"x": 0.9}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_choice_that_was_not_told_of_is_bounded_by_what_was(
+    odds: dict[str, float], likely: float | None
+) -> None:
+    assert likelihood(odds, ("1", "0")) == (None if likely is None else pytest.approx(likely))
