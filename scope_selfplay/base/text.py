@@ -71,6 +71,11 @@ _KEPT, _PLAIN = _Kept(), _Plain()
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f][^\x21-\x7f]*")
 
 
+def trimmed(text: str) -> str:
+    """Without blank lines in front and blanks at the end; what indents its first line may be code."""
+    return re.sub(r"\A\s*\n", "", text).rstrip()
+
+
 def encodable(text: str) -> str:
     """Pairs of surrogates joined, half ones replaced."""
     try:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from pyromark import Options, events_with_range
 
 from scope_selfplay.base.errors import CorpusError
-from scope_selfplay.base.text import encodable
+from scope_selfplay.base.text import encodable, trimmed
 from scope_selfplay.base.values import Document
 from scope_selfplay.base.yaml import YamlError, parse_yaml
 
@@ -88,10 +88,10 @@ def split_page(
     sections: list[tuple[int, Document]] = []
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
-        content = "\n".join(part.lines).strip()
+        content = trimmed("\n".join(part.lines))
         # The first heading of the first level is the page's own, unless there is text above it.
         leads = number == 0 or (number == 1 and part.heading == heading and not sections)
-        anchor = "" if leads else _unused(part.anchor, taken)
+        anchor = "" if leads else unused(part.anchor, taken)
         if content:
             is_page = part.heading in ("", page) or (leads and not front.get("title"))
             title = page if is_page else f"{page} > {part.heading}"
@@ -227,13 +227,13 @@ def _heading(text: str) -> tuple[str, str]:
     return words, (named[1] or named[2]) if named else "-".join(kept.split()) or "section"
 
 
-def _unused(anchor: str, taken: dict[str, int]) -> str:
+def unused(anchor: str, taken: dict[str, int]) -> str:
     """The anchor, numbered when the page has it already, as hosting sites do."""
     count = taken.get(anchor, 0)
     taken[anchor] = count + 1
     if count == 0:
         return anchor
-    return _unused(f"{anchor}-{count}", taken)
+    return unused(f"{anchor}-{count}", taken)
 
 
 CountTokens = Callable[[Sequence[str]], list[int]]

@@ -91,7 +91,7 @@ def read_text(path: Path) -> Converted:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if suffix_of(path.name) == ".gz" else path.open("rb") as file:
             content = file.read(MOST_UNPACKED + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise NotConverted(f"is damaged ({error})") from None
@@ -326,7 +326,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if suffix_of(path.name) == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -361,21 +361,27 @@ def _parsed(line: str, place: str) -> object:
 
 def _json(path: Path) -> Records:
     """A list of objects, the one list in an object (`{"Data": [...]}`), objects by their ids, or lines."""
-    text = read_text(path).text
+    page = read_text(path)
     try:
-        value = json.loads(text)
+        value = json.loads(page.text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             yield from _lines(path)
             return
         raise CorpusError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path}: JSON that cannot be read: {error}") from None
     found = _records_in(value) if isinstance(value, Mapping) else value
     if not isinstance(found, list):
         raise CorpusError(f"{path}: holds no list of objects")
-    yield from ((f"{path}: row {number}", each) for number, each in enumerate(found, start=1))
+    for number, each in enumerate(found, start=1):
+        if each is not None:
+            yield f"{path}: row {number}", {**page.metadata, **each} if isinstance(each, Mapping) else each
 
 
 def _records_in(value: Mapping[str, Any]) -> list[Any]:
+    if isinstance(value.get("text"), str):
+        return [value]
     if len(value) > 1 and all(isinstance(each, Mapping) for each in value.values()):
         return [{"id": name, **each} for name, each in value.items()]
     lists = [each for each in value.values() if isinstance(each, list) and each]
@@ -385,19 +391,28 @@ def _records_in(value: Mapping[str, Any]) -> list[Any]:
 def _separated(path: Path) -> Records:
     """A table with a head line, split at its commonest mark. DPR's tables have no head: question, answers."""
     csv.field_size_limit(sys.maxsize)
-    text = read_text(path).text
+    _, text, about = read_text(path)
     separator = max("\t,;|", key=text.partition("\n")[0].count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     head: list[str] = []
     # A value may hold line breaks: a record is found where it begins.
     following = 1
-    for cells in lines:
-        where, following = f"{path}:{following}", lines.line_num + 1
-        if not cells:
+    while True:
+        where = f"{path}:{following}"
+        try:
+            cells = next(lines, None)
+        except csv.Error as error:
+            raise CorpusError(f"{where}: {error}; double quotes are around a whole value or none") from None
+        if cells is None:
+            return
+        following = lines.line_num + 1
+        if not any(map(str.strip, cells)):
             continue
         if not head:
             is_dpr = len(cells) == 2 and cells[1].startswith("[")
             head = ["question", "answers"] if is_dpr else cells
+            if twice := [name for name in head if name and head.count(name) > 1]:
+                raise CorpusError(f"{where}: two columns are named {twice[0]!r}")
             if not is_dpr:
                 continue
         if len(cells) != len(head):
@@ -405,14 +420,14 @@ def _separated(path: Path) -> Records:
                 f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(map(one_line, head))}); a "
                 f"value with a line break or a {separator!r} stands in double quotes"
             )
-        yield where, dict(zip(head, cells, strict=True))
+        yield where, {**about, **dict(zip(head, cells, strict=True))}
 
 
 def _columns(path: Path) -> Records:
     """Parquet, or the Arrow stream that `save_to_disk` of Hugging Face's datasets writes."""
     import pyarrow.parquet
 
-    is_parquet = path.suffix == ".parquet"
+    is_parquet = suffix_of(path.name) == ".parquet"
     try:
         with pyarrow.memory_map(str(path)) as source:
             batches = (
@@ -422,9 +437,9 @@ def _columns(path: Path) -> Records:
             )
             records = (record for batch in batches for record in batch.to_pylist())
             yield from ((f"{path}: row {number}", record) for number, record in enumerate(records, start=1))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:
         form = "parquet" if is_parquet else "an Arrow stream"
-        raise CorpusError(f"{path}: not {form}: {str(error).splitlines()[0]}") from None
+        raise CorpusError(f"{path}: not {form}: {str(error).partition(chr(10))[0]}") from None
 
 
 FORMATS = (

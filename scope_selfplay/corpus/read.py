@@ -9,6 +9,7 @@ comes with its place, in an order that follows from the names alone. Runs and th
 import csv
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple
 from scope_selfplay.base.errors import CorpusError, did_you_mean
 from scope_selfplay.base.machine import in_processes
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.text import encodable
+from scope_selfplay.base.text import encodable, trimmed
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig, RunConfig
-from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page
+from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page, unused
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
 from scope_selfplay.corpus.screen import first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
@@ -171,10 +172,13 @@ def _of_file(
     if not isinstance(found, Converted):
         # Only of lines we know that they were written for this.
         numbered = lenient or row is not _JSON_LINES
+        taken: dict[str, int] = {}
         for number, (place, record) in enumerate(found):
             document = _document_of(record, place, number if numbered else None, fields)
-            own = {"id": f"{name}#{document.id}", "source": document.source or name} if in_folder else {}
-            if document.text or not in_folder:
+            if not in_folder:
+                yield place, document
+            elif document.text:
+                own = {"id": f"{name}#{unused(document.id, taken)}", "source": document.source or name}
                 yield place, document.model_copy(update=own)
         return
     about = metadata_of(found.metadata)
@@ -182,7 +186,7 @@ def _of_file(
         raise NotConverted("holds no text")
     if not row.is_markdown:
         title = PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
-        yield str(path), Document(id=name, title=title, text=found.text.strip(), metadata=about)
+        yield str(path), Document(id=name, title=title, text=trimmed(found.text), metadata=about)
         return
     deepest = 2 if reader is CorpusReader.MARKDOWN_SECTIONS else 0
     for line, document in split_page(
@@ -204,8 +208,11 @@ def _document_of(fields: object, place: str, number: int | None, names: Mapping[
     if lenient:
         if "text" not in fields and fields.get("contents") is None:
             _text_field(fields, "text", place)
-        fields = {**fields, "id": fields.get("id", str(number)), "title": fields.get("title") or ""}
-        fields |= {name: str(fields[name]) for name in ("id", "title") if type(fields[name]) in (int, float)}
+        given = {name: fields.get(name) for name in ("id", "title", "source")}
+        texts = {name: str(each) if type(each) in (str, int, float) else "" for name, each in given.items()}
+        fields = {**fields, **texts, "id": texts["id"].strip() or str(number)}
+        if fields.get("contents") is None and fields["text"] is None:
+            fields["text"] = ""
     if fields.get("contents") is not None and fields.get("text") is None:
         title, _, text = _text_field(fields, "contents", place, blank=lenient).partition("\n")
         title = title.strip()
@@ -223,7 +230,7 @@ def _document_of(fields: object, place: str, number: int | None, names: Mapping[
     return Document(
         id=_text_field(fields, "id", place),
         title=title.strip(),
-        text=text.strip(),
+        text=trimmed(text),
         source=source,
         metadata=metadata_of({**about, **fields} if isinstance(about, dict) else fields),
     )
@@ -240,7 +247,7 @@ def _text_field(fields: Mapping[str, object], name: str, place: str, *, blank: b
         raise CorpusError(f'{place}: "{name}" must be text, found {_kind(value)}')
     if not blank and not value.strip():
         raise CorpusError(f'{place}: "{name}" must not be blank')
-    return value
+    return encodable(value)
 
 
 def _kind(value: object) -> str:
@@ -251,23 +258,30 @@ def _kind(value: object) -> str:
 
 def is_passage_file(path: Path) -> bool:
     """Whether the name is that of a TSV."""
-    return path.name.removesuffix(".gz").endswith(".tsv")
+    return path.name.lower().removesuffix(".gz").endswith(".tsv")
 
 
 def read_passages(path: Path) -> Iterator[tuple[str, Document]]:
-    """DPR's `psgs_w100.tsv`: id, text and title, tab-separated with CSV quoting and a header line; each with its place.
+    """DPR's `psgs_w100.tsv`: id, text and title, tab-separated with CSV quoting and a header line, by whose
+    names the columns are read; each with its place.
 
     Streams. Raises CorpusError, with file and line, for what is not such a line.
     """
-    rows = csv.reader(read_lines(path), delimiter="\t", strict=True)
+    rows, names = csv.reader(read_lines(path), delimiter="\t", strict=True), ["id", "text", "title"]
     try:
         for row in rows:
             if len(row) != 3:
                 raise CorpusError(
                     f"{path}, line {rows.line_num}: {len(row)} columns, expected id, text, title"
                 )
-            if row != ["id", "text", "title"]:
-                yield f"{path}, line {rows.line_num}", Document(id=row[0], title=row[2], text=row[1])
+            if sorted(row) == sorted(names):
+                names = row
+                continue
+            own = dict(zip(names, row, strict=True))
+            yield (
+                f"{path}, line {rows.line_num}",
+                Document(id=own["id"], title=own["title"], text=own["text"]),
+            )
     except csv.Error as error:
         raise CorpusError(f"{path}, line {rows.line_num}: {error}") from None
 
@@ -406,12 +420,13 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
         folder, onerror=lambda error: closed.append(Path(str(error.filename)))
     ):
         # An index of ours holds texts of the folder around it.
-        index = {name for name in folders if Path(place, name, "manifest.json").exists()}
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in index]
-        for name in files:
-            path = Path(place, name)
-            if not name.startswith(".") and path.is_file():
-                yield path, _closed(path, inside)
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _is_index(Path(place, name))
+        ]
+        linked = [name for name in folders if Path(place, name).is_symlink()]
+        for name in (*files, *linked):
+            if not name.startswith("."):
+                yield Path(place, name), _closed(Path(place, name), inside)
     for path in closed:
         if path == folder:
             raise PermissionError(13, os.strerror(13), str(folder))
@@ -420,6 +435,19 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def _closed(path: Path, inside: Path) -> str:
     """Why a file is not read; a link in somebody else's folder may lead to this user's keys."""
-    if path.is_symlink() and not path.resolve().is_relative_to(inside):
-        return "are links that lead out of the folder"
+    try:
+        if path.is_symlink() and not path.resolve(strict=True).is_relative_to(inside):
+            return "are links that lead out of the folder"
+    except (OSError, RuntimeError):
+        return "are links that lead nowhere"
+    if not path.is_file():
+        return "are links to folders" if path.is_dir() else "are no files"
     return "" if os.access(path, os.R_OK) else "may not be read by this user"
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether it is one of ours; others have files of this name, too."""
+    manifest = folder / "manifest.json"
+    with suppress(OSError):
+        return manifest.is_file() and b'"corpus_hash"' in manifest.read_bytes()
+    return False

@@ -372,7 +372,7 @@ def source_of(document: Document) -> str:
 
 
 def _without_repeated(documents: Sequence[Document]) -> Iterator[Document]:
-    web = [each for each in documents if source_of(each).endswith(_WEB)]
+    web = [each for each in documents if suffix_of(source_of(each)) in _WEB]
     own = without_repeated([(source_of(each), each.text) for each in web])
     texts = dict(zip((each.id for each in web), own, strict=True))
     for document in documents:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,78 @@ def test_every_file_is_read_or_listed_with_its_reason_in_one_go(tmp_path: Path) 
 
 
 MAIL = {"date": "Thu, 01 Jan 2026 00:00:00 +0000", "author": "A <a@b>"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.json", f'[{{"text": {"9" * 5000}}}]', "JSON that cannot be read: Exceeds the limit"),
+        ("a.json", "[" * 100_000, "JSON that cannot be read: maximum recursion depth"),
+        ("a.parquet", "", "not parquet: 'utf-8' codec can't decode"),
+        ("a.csv", 'title,text\nA,"b" c\n', "a.csv:2: ',' expected after '\"'; double quotes"),
+        ("a.csv", 'text,title\n"never closed\n', "a.csv:2: unexpected end of data; double quotes"),
+        ("a.csv", "text,text\na,b\n", "a.csv:1: two columns are named 'text'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_costs_no_other_and_alone_is_one_line(
+    tmp_path: Path, name: str, content: str, reason: str
+) -> None:
+    folder_of(tmp_path, {name: content, "b.md": "It stands."})
+    if name == "a.parquet":
+        parts = [None, *map(arrow.py_buffer, (b"\0\0\0\0\1\0\0\0", b"\xff"))]
+        bad = arrow.Array.from_buffers(arrow.string(), 1, parts)
+        parquet.write_table(arrow.table({"text": bad}), tmp_path / name)
+    skipped: dict[Path, str] = {}
+    assert [each.id for each in read_documents(tmp_path, None, skipped)] == ["b.md"]
+    assert reason in skipped[tmp_path / name]
+    with pytest.raises(CorpusError, match=re.escape(reason)):
+        read_documents(tmp_path / name)
+
+
+def test_rows_of_a_folder_are_read_whatever_one_of_them_lacks(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "text": "One.", "source": 5},
+        {"id": 1, "text": "Again.", "title": ["A"]},
+        {"id": None, "text": "Two."},
+        {"id": 4, "text": None},
+        None,
+        {"text": "half \ud83d"},
+    ]
+    page = {"title": "Dam", "text": "\n    x = 1\n", "sections": [{"text": "No."}]}
+    arrow_rows = arrow.table({"text": ["Row."]})
+    folder_of(
+        tmp_path,
+        {
+            "a.json": json.dumps(rows),
+            "b.json": json.dumps(page),
+            "c.csv": "text,title,,\nDie Brücke war größer,Fluß,,\n,,,\n \n".encode("latin-1"),
+            "d.TXT.GZ": gzip.compress(b"\n  Packed.\n"),
+            "web/manifest.json": '{"name": "App"}',
+            "web/page.md": "Read.",
+            "index/manifest.json": '{"corpus_hash": "0"}',
+            "index/passages.jsonl": "{}",
+        },
+    )
+    (tmp_path / "latest").symlink_to("web")
+    parquet.write_table(arrow_rows, tmp_path / "e.PARQUET")
+    skipped: dict[Path, str] = {}
+    read = read_documents(tmp_path, None, skipped)
+    assert [(each.id, each.title, each.text) for each in read] == [
+        ("a.json#1", "", "One."),
+        ("a.json#1-1", "", "Again."),
+        ("a.json#2", "", "Two."),
+        ("a.json#4", "", "half \ufffd"),
+        ("b.json#0", "Dam", "    x = 1"),
+        ("c.csv#0", "Fluß", "Die Brücke war größer"),
+        ("d.TXT.GZ", "d.TXT", "  Packed."),
+        ("e.PARQUET#0", "", "Row."),
+        ("web/page.md", "page", "Read."),
+    ]
+    assert read[0].source == "5" and "encoding" in read[5].metadata
+    assert {path.name: reason.partition(":")[0] for path, reason in skipped.items()} == {
+        "latest": "are links to folders",
+        "manifest.json": "row 1",
+    }
 
 
 def test_fields_of_a_table_are_those_that_a_run_names(tmp_path: Path) -> None:

@@ -41,12 +41,14 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def test_a_jsonl_file_is_read_in_its_order(tmp_path: Path) -> None:
-    lines = GOOD_LINE + b'\n{"id": "0", "title": "", "text": " z\xc3\xa9 ", "source": "s", "url": 1}\r\n  \n'
+    lines = (
+        GOOD_LINE + b'\n{"id": "0", "title": "", "text": "\\n  z\xc3\xa9 ", "source": "s", "url": 1}\r\n  \n'
+    )
     # In the form of wiki-18 the title is on the first line of the contents.
     lines += json.dumps({"id": "7", "contents": '"The "Great" Dam"\nIt stands.\nStill.'}).encode()
     assert read_documents(write(tmp_path / "c.jsonl", b"\xef\xbb\xbf" + lines)) == [
         Document(id="a", title="A", text="About a."),
-        Document(id="0", title="", text="zé", source="s", metadata={"url": "1"}),
+        Document(id="0", title="", text="  zé", source="s", metadata={"url": "1"}),
         Document(id="7", title='The "Great" Dam', text="It stands.\nStill."),
     ]
 
@@ -314,6 +316,8 @@ def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) ->
     documents = run_documents(config, PACK)
     assert documents == list(read_for_index(path))
     assert [document.title for document in documents] == ['A "B" C', "Title"]
+    path.with_name("own.TSV").write_text("id\ttitle\ttext\n1\tDam\tIt stands.\n")
+    assert read_documents(path.with_name("own.TSV")) == [Document(id="1", title="Dam", text="It stands.")]
     sampled = config.model_copy(update={"corpus": config.corpus.model_copy(update={"sample": 1})})
     assert len(run_documents(sampled, PACK)) == 1
 
