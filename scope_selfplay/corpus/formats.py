@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from scope_selfplay.base.errors import CorpusError
-from scope_selfplay.base.text import one_line
+from scope_selfplay.base.text import one_line, trimmed
+from scope_selfplay.base.values import Document
 from scope_selfplay.net.json import load_strict
 from scope_selfplay.store.files import cache_folder
 
@@ -42,6 +43,7 @@ MOST_UNPACKED = 256 << 20
 LONGEST_LINE = 1 << 24
 # Pages, and the share of all, from which on a paragraph is no content.
 _REPEATED, _REPEATED_SHARE = 5, 0.1
+_CENTRAL = ("bs", "cs", "hr", "hu", "pl", "ro", "sk", "sl", "sq", "sr")
 
 
 class NotConverted(Exception):
@@ -76,17 +78,31 @@ class Format(NamedTuple):
 
 def read_text(path: Path) -> Converted:
     """A text of whatever encoding, `.gz` or not. Raises NotConverted for bytes that are no text."""
-    content = _bytes(path)
+    return _decoded(_bytes(path))
+
+
+def _decoded(content: bytes) -> Converted:
     with suppress(UnicodeDecodeError):
         return Converted("", content.decode("utf-8-sig"))
     try:
         from charset_normalizer import from_bytes
     except ImportError:
         raise NotConverted(f"is not UTF-8; convert it, or {INSTALL.format('documents')}") from None
-    best = from_bytes(content).best()
+    found = from_bytes(content)
+    best = found.best()
     if best is None:
         raise NotConverted("is no text in any encoding")
+    western = next((each for each in found if each.encoding == "cp1252"), None)
+    # By its letters alone a text is as much of Central as of Western Europe.
+    if western and western.chaos - best.chaos < 0.005 and _language(str(western)) not in _CENTRAL:
+        best = western
     return Converted("", str(best), {"encoding": best.encoding})
+
+
+def _language(text: str) -> str:
+    from scope_selfplay.corpus.screen import language_of
+
+    return language_of(Document(id="", title="", text=text))
 
 
 def _bytes(path: Path) -> bytes:
@@ -268,21 +284,16 @@ def _mails(path: Path) -> Records:
     else:
         box = mailbox.mbox(path, factory=cast(Any, parser.parse), create=False)
     for number, message in enumerate(box, start=1):
-        body = message.get_body(("plain", "html"))
-        try:
-            text = body.get_content() if body else ""
-        except (LookupError, ValueError):
-            text = body.get_payload(decode=True).decode("utf-8", "replace")
-        if body and body.get_content_subtype() == "html":
-            text = _of_html(str(text))
-        text = _SIGNED.sub("", str(text).replace("\r\n", "\n")).strip()
+        said = (_body(message.get_body((kind,))) for kind in ("plain", "html"))
+        text = next((text for text in said if text.strip()), "")
+        text = trimmed(_SIGNED.sub("", text.replace("\r\n", "\n")))
         author, own = str(message["from"] or ""), _ids(message["message-id"]) or [f"{number}"]
         before = [*_ids(message["references"]), *_ids(message["in-reply-to"])]
         place = next((thread_of[each] for each in before if each in thread_of), f"{path}, message {number}")
         thread_of |= dict.fromkeys((*before, *own), place)
         if place in found:
             name = author.partition(" <")[0].strip('"')
-            mails.append((place, f"\n\n{name}:\n\n", _QUOTED.sub("", text).strip()))
+            mails.append((place, f"\n\n{name}:\n\n", trimmed(_QUOTED.sub("", text))))
         else:
             about = {"title": message["subject"], "date": message["date"], "author": author}
             found[place] = {"text": ""} | {name: str(value) for name, value in about.items() if value}
@@ -291,6 +302,19 @@ def _mails(path: Path) -> Records:
     for (place, before_it, whole), text in zip(mails, texts, strict=True):
         found[place]["text"] += before_it + (text or whole)
     yield from found.items()
+
+
+def _body(part: Any) -> str:
+    if part is None:
+        return ""
+    content, text = part.get_payload(decode=True) or b"", ""
+    try:
+        text = content.decode(part.get_content_charset("utf-8"))
+    except (LookupError, ValueError):
+        with suppress(NotConverted):
+            text = _decoded(content).text
+    text = text or content.decode("utf-8", "replace")
+    return _of_html(text) if part.get_content_subtype() == "html" else text
 
 
 def _of_html(text: str) -> str:
@@ -303,23 +327,31 @@ def _of_html(text: str) -> str:
 
 
 def _ids(header: Any) -> list[str]:
-    """Some programs write after an id who wrote what and when, others no brackets around it."""
+    """Some programs write after an id who wrote what and when, others no brackets around it, or no id."""
     text = str(header or "")
-    return re.findall(r"<[^<>\s]+>", text) or text.split()
+    return re.findall(r"<[^<>\s]+>", text) or [word for word in text.split() if "@" in word]
 
 
 def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Of pages and what they say, this without the paragraphs that many pages have: menus, footers, signatures."""
+    """Of pages and what they say, this without the paragraphs at its ends that many pages have: menus, footers,
+    signatures. What a heading stands above is said of that page, whoever says the same.
+    """
     pages: defaultdict[str, set[str]] = defaultdict(set)
-    for page, text in texts:
-        for paragraph in text.split("\n\n"):
-            pages[paragraph.strip()].add(page)
+    split = [re.split(r"\n\s*\n", text) for _, text in texts]
+    for (page, _), parts in zip(texts, split, strict=True):
+        for each in parts:
+            pages[each.strip()].add(page)
     most = max(_REPEATED, _REPEATED_SHARE * len({page for page, _ in texts}))
-    kept = ([each for each in text.split("\n\n") if len(pages[each.strip()]) < most] for _, text in texts)
-    return [
-        text if "```" in text else "\n\n".join(own).strip()
-        for (_, text), own in zip(texts, kept, strict=True)
-    ]
+    found = list[str]()
+    for (_, text), parts in zip(texts, split, strict=True):
+        own = [
+            place
+            for place, (before, each) in enumerate(zip(("", *parts), parts, strict=False))
+            if len(pages[each.strip()]) < most or each.startswith("#") or before.startswith("#")
+        ]
+        kept = "\n\n".join(parts[own[0] : own[-1] + 1]) if own else ""
+        found.append(text if "```" in text or len(own) == len(parts) else trimmed(kept))
+    return found
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -373,8 +373,12 @@ def source_of(document: Document) -> str:
 
 def _without_repeated(documents: Sequence[Document]) -> Iterator[Document]:
     web = [each for each in documents if suffix_of(source_of(each)) in _WEB]
-    own = without_repeated([(source_of(each), each.text) for each in web])
-    texts = dict(zip((each.id for each in web), own, strict=True))
+    # Above a section's text stood the heading that is in its title.
+    heads = ["#\n\n" if "#" in each.id else "" for each in web]
+    own = without_repeated(
+        [(source_of(each), head + each.text) for each, head in zip(web, heads, strict=True)]
+    )
+    texts = {each.id: text.removeprefix(head) for each, head, text in zip(web, heads, own, strict=True)}
     for document in documents:
         if (text := texts.get(document.id, document.text)) != document.text:
             document = document.model_copy(update={"text": text})

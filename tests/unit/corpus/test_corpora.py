@@ -220,6 +220,57 @@ def test_a_mail_of_html_alone_is_read_as_its_words(tmp_path: Path) -> None:
     assert (read.title, read.text) == ("News", "The **dam** & its gate.")
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "text"),
+    [
+        ("\n", "Größer.".encode(), "Größer."),
+        ("Subject: A\n\n", "Größer.".encode(), "Größer."),
+        (
+            "Content-Type: text/plain; charset=x-unknown\n\n",
+            "Die Brücke über den Fluß".encode("latin-1"),
+            "Die Brücke über den Fluß",
+        ),
+        (
+            "Content-Type: multipart/alternative; boundary=b\n\n",
+            b"--b\n\n \n--b\nContent-Type: text/html\n\n<p>The dam.</p>\n--b\n\n    x = 1\n--b--\n",
+            "The dam.",
+        ),
+        ("Content-Type: multipart/mixed; boundary=b\n\n", b"--b\n\n\n    x = 1\n--b--\n", "    x = 1"),
+    ],
+)
+def test_a_mail_is_read_whatever_it_says_of_itself(tmp_path: Path, head: str, body: bytes, text: str) -> None:
+    pytest.importorskip("markitdown", reason="needs the documents extra")
+    (read,) = read_documents(folder_of(tmp_path, {"a.eml": head.encode() + body}))
+    assert read.text == text
+
+
+def test_answers_that_name_no_mail_join_no_thread(tmp_path: Path) -> None:
+    mail = 'From a\nMessage-ID: <{0}@b>\nIn-Reply-To: Your message of "Mon, 1 Jan"\n\nSaid {0}.\n\n'
+    folder_of(tmp_path, {"a.mbox": mail.format(1) + mail.format(2)})
+    assert [each.text for each in read_documents(tmp_path)] == ["Said 1.", "Said 2."]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1252", "Det svenska språket talas på många håll, och den stora bron över ån byggdes åter."),
+        ("cp1252", "A construção da ponte não foi concluída porque as águas subiram."),
+        ("cp1252", "Le barrage a été achevé après la crue."),
+        (
+            "cp1250",
+            "A híd újjáépítése után a folyó vízszintje emelkedett, és a lakosság örült az őszi hétnek.",
+        ),
+        ("cp1250", "Most został zbudowany ponownie, a źródła mówią, że woda była zbyt wysoka."),
+        ("cp1250", "Most je ponovno izgrađen, a ljudi žive uz rijeku već šezdeset godina, što je čudno."),
+    ],
+)
+def test_a_text_in_an_old_encoding_is_read_by_its_language(tmp_path: Path, encoding: str, text: str) -> None:
+    for module in ("charset_normalizer", "py3langid"):
+        pytest.importorskip(module, reason="needs the documents extra")
+    (read,) = read_documents(folder_of(tmp_path, {"a.txt": text.encode(encoding)}))
+    assert (read.text, read.metadata) == (text, {"encoding": encoding})
+
+
 def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_what_is_said_alone_stays(
     tmp_path: Path,
 ) -> None:
@@ -378,7 +429,14 @@ def test_web_pages_give_their_main_content_without_what_they_all_repeat(tmp_path
     page = f"{head}<body>{menu}{main}</body></html>"
     folder_of(tmp_path, {f"{n}.html": page.format(n) for n in range(12)})
     found = read_documents(tmp_path)
+    facts = [
+        document(f"{n}.html{part}", f"{own}{n}.\n\nAt sea level.\n\n## Voltage\n\n230 V")
+        for n in range(6)
+        for part, own in (("", "Home\n\nModel "), ("#volts", "230 V\n\nOf model "))
+    ]
     moved = [Document(id=f"old/{n}.html", title="", text="This page has moved.") for n in range(6)]
+    stays = [each.model_copy(update={"text": each.text.removeprefix("Home\n\n")}) for each in facts]
+    assert screen(facts, CorpusConfig()).kept == stays
     read, left_out = screen([*found, *moved], CorpusConfig())
     assert [each.document for each in left_out] == moved
     assert len(read) == 12 and {each.title for each in read} == {f"Dam {n}" for n in range(12)}
