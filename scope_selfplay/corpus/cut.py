@@ -1,11 +1,11 @@
 """Documentation pages in Markdown, cut to a document per section with product, version and page in sight; and long
 documents, cut to a number of tokens. Cuts are made in the text, so that no character is broken.
 
-A page may begin with front matter between `---` lines; `title`, `product` and `version` (or `versions`) are
-read from it, and where the text is from (url, date, language, licence, author). Values are taken as they are written:
-`version: 3.10` is not a number. Headings, code and tables are those of CommonMark, found by a parser. Headings of the
-first two levels begin a section, deeper ones stay inside theirs. A section's title says everything that its own text
-leaves unsaid: `Halden H2 (3.1, 3.4): Pairing a sensor > The light stays amber`
+A page may begin with front matter between lines of `---` (YAML) or `+++` (TOML); `title`, `product` and `version` (or
+`versions`) are read from it, and where the text is from (url, date, language, licence, author). Values are taken as
+they are written: `version: 3.10` is not a number. Headings, code and tables are those of CommonMark, found by a parser.
+Headings of the first two levels begin a section, deeper ones stay inside theirs. A section's title says everything that
+its own text leaves unsaid: `Halden H2 (3.1, 3.4): Pairing a sensor > The light stays amber`
 
 A tokenizer reads a megabyte or so a second, and a text is mostly words that came before. So words are counted, each
 with the whitespace in front of it and only once, and each document once: what lies between two places of it is the
@@ -15,12 +15,13 @@ its words has every one checked.
 """
 
 import re
+import tomllib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyromark import Options, events_with_range
 
@@ -43,6 +44,14 @@ METADATA = {
 """What is said of a document beside its text, by the names that files have for it."""
 _FRONT = ("title", "product", "version", "versions", *METADATA)
 _KEY = re.compile(r"[\"']?([\w.-]+)[\"']?\s*:(?:\s|$)")
+_TOML = r"[\w.\"'-]+\s*=|\[+[\w.-]+\]"
+_BEGUN = {
+    mark: re.compile(rf"\s*\Z|(?:\s|#.*\n)*+(?:{key})")
+    for mark, key in (("---", _KEY.pattern), ("+++", _TOML))
+}
+_PROSE = re.compile(rf"\n\s*\n(?![\s#\[\]{{}}-]|{_TOML}|{_KEY.pattern})")
+"""How front matter begins, and what no front matter has."""
+_COLONS = re.compile(r"([\w.-]+:\s+)([^\s\"'\[\]{}|>&*!%@`#].*?:(?:\s.*)?)\s*$")
 
 
 class _Part(NamedTuple):
@@ -75,7 +84,10 @@ def split_page(
     """
     front, body, first_line = front_matter(text, place)
     parts = list(_parts(body, first_line, deepest))
-    heading = next((part.heading for part in parts if part.level == 1), "")
+    if not deepest and front.get("title") and parts[-1].heading != front["title"]:
+        parts = [parts[0]._replace(lines=body)]
+    chapters = [part.heading for part in parts if part.level == 1]
+    heading, chapter = next(iter(chapters), ""), ""
     if not heading and len(parts) > 1 and not any(map(str.strip, parts[0].lines)):
         # Many pages begin with a heading of the second level, and have no other title.
         heading = parts[1].heading
@@ -88,13 +100,15 @@ def split_page(
     sections: list[tuple[int, Document]] = []
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
+        if part.level == 1 and len(chapters) > 1:
+            chapter = part.heading
         content = trimmed("\n".join(part.lines))
         # The first heading of the first level is the page's own, unless there is text above it.
         leads = number == 0 or (number == 1 and part.heading == heading and not sections)
         anchor = "" if leads else unused(part.anchor, taken)
         if content:
-            is_page = part.heading in ("", page) or (leads and not front.get("title"))
-            title = page if is_page else f"{page} > {part.heading}"
+            own = front.get("title") or chapter or page, chapter, part.heading
+            title = " > ".join(dict.fromkeys(filter(None, own)))
             document = Document(
                 id=f"{name}#{anchor}" if anchor else name,
                 title=f"{subject}: {title}" if subject else title,
@@ -117,21 +131,38 @@ def metadata_of(fields: Mapping[str, object]) -> dict[str, str]:
 def front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], int]:
     """Its values as text, the lines below it, and the number of the first of those."""
     lines = text.replace("\r\n", "\n").split("\n")
-    if lines[0].rstrip() != "---":
+    mark = lines[0].rstrip()
+    end = next((number for number, line in enumerate(lines) if number and line.rstrip() == mark), 0)
+    held = "\n".join(lines[1:end])
+    # A page may begin with a rule, and have another one below its first paragraphs.
+    if not end or mark not in _BEGUN or not _BEGUN[mark].match(held) or _PROSE.search(held):
         return {}, lines, 1
-    end = next((number for number, line in enumerate(lines) if number and line.rstrip() == "---"), None)
-    if end is None:
-        raise CorpusError(f"{place}, line 1: front matter that never ends; close it with a line ---")
-    return _values("\n".join(lines[1:end]), place), lines[end + 1 :], end + 2
+    values, read = (_toml if mark == "+++" else _yaml)(held, place), {}
+    for key in _FRONT:
+        value = values.get(key, "")
+        words = value if isinstance(value, list) else [value]
+        words = [str(each) for each in words if not isinstance(each, dict | list)]
+        read[key] = " ".join(", ".join(words).split())
+    return read, lines[end + 1 :], end + 2
 
 
-def _values(text: str, place: str) -> Mapping[str, str]:
+def _toml(text: str, place: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{place}, line 2: front matter is not valid TOML: {error}") from None
+
+
+def _yaml(text: str, place: str) -> Mapping[str, Any]:
     lines, is_ours = list[str](), True
     # Keywords may be most of a file; an alias may be of what nobody asks for.
     has_alias = re.search(r"[\s\[{,]\*\w", text)
     for line in text.split("\n"):
         if not has_alias and (begun := _KEY.match(line)):
             is_ours = begun[1] in _FRONT
+        # YAML would take `title: Halden: a guide` for a mapping in a mapping.
+        if is_ours and (colons := _COLONS.match(line)):
+            line = f"{colons[1]}'{colons[2].replace(chr(39), chr(39) * 2)}'"
         lines.append(line if is_ours else "")
     try:
         values = parse_yaml("\n".join(lines), 2, as_text=True).values
@@ -139,18 +170,7 @@ def _values(text: str, place: str) -> Mapping[str, str]:
         raise CorpusError(
             f"{place}, line {error.line or 2}: front matter is not valid YAML: {error.problem}"
         ) from None
-    if values in (None, ""):
-        return {}
-    if not isinstance(values, dict):
-        raise CorpusError(f"{place}, line 2: front matter holds no `key: value` lines")
-    read = {}
-    for key in _FRONT:
-        value = values.get(key, "")
-        words = value if isinstance(value, list) else [value]
-        if not all(isinstance(word, str) for word in words):
-            raise CorpusError(f"{place}: front matter gives {key} as a mapping; expected text or a list")
-        read[key] = " ".join(", ".join(words).split())
-    return read
+    return values if isinstance(values, dict) else {}
 
 
 def _blocks(text: str) -> Iterator[tuple[str, int, int, int, str]]:
@@ -199,8 +219,9 @@ def atomic_blocks(text: str) -> list[AtomicBlock]:
             found.append(AtomicBlock(start, end, "\n".join(lines[start : start + 2]), ""))
         elif fence := _FENCE.match(source):
             first = lines[start]
-            indent = first[: len(first) - len(first.lstrip())]
-            found.append(AtomicBlock(start, end, first, indent + fence[0]))
+            # What marks an item begins another one at each repetition.
+            before = re.sub(r"[^>\s]", " ", first[: first.find(fence[0])])
+            found.append(AtomicBlock(start, end, first, before + fence[0]))
     return found
 
 
@@ -337,7 +358,7 @@ class Chunker:
     ) -> list[str]:
         """Code or a table that does not fit, by lines; every part with its head and foot."""
         end, foot = block.end, f"\n{block.foot}" if block.foot else ""
-        if foot and lines[end - 1].strip().startswith(block.foot.strip()):
+        if foot and lines[end - 1].lstrip("> \t").startswith(block.foot.lstrip("> \t")):
             end -= 1
         room -= sum(self._counts(_WORD.findall(f"{block.head}\n") + _WORD.findall(foot)))
         begin = starts[block.start + block.head.count("\n") + 1]

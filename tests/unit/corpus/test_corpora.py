@@ -596,6 +596,24 @@ def test_no_cut_is_inside_code_or_leaves_a_table_without_its_head(blocks: list[s
         assert ("line_" in each.text) is ("```py title=x" in each.text)
 
 
+@pytest.mark.parametrize(
+    ("first", "before", "foot"),
+    [
+        ("1. ", "   ", "   ~~~"),
+        ("> ", "> ", "> ~~~"),
+        ("- > ", "  > ", "  > ~~~"),
+        ("> - ", ">   ", ">   ~~~"),
+    ],
+)
+def test_a_part_of_code_in_a_list_or_a_quotation_ends_there(first: str, before: str, foot: str) -> None:
+    lines = [f"{first}~~~py", *(f"{before}line_{n} = {n}" for n in range(30)), f"{before}~~~"]
+    pieces = Chunker(200, lambda texts: list(map(len, texts))).cut(document("d", "\n".join(lines)))
+    assert len(pieces) > 2
+    for each in pieces:
+        head, *code, end = each.text.split("\n")
+        assert (head, end) == (f"{first}~~~py", foot) and all("line_" in line for line in code)
+
+
 def test_the_report_is_text_page_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, page = mixed(tmp_path / "in"), tmp_path / "page.html"
     monkeypatch.setattr("scope_selfplay.base.machine._WORTH_PROCESSES", 2)

@@ -69,9 +69,41 @@ def test_every_section_is_a_document_with_product_version_and_page() -> None:
     assert text.startswith("1. Press **Pair**.") and "### Many at once" in text
     assert text.endswith("# not a heading\n## nor this\n```")
     other = "---\ntitle: Halden\n---\n## Start\n\nPress it.\n"
-    assert [each.title for _, each in split_page(other, name="p", place="p", deepest=0)] == ["Halden > Start"]
+    ((_, whole),) = split_page(other, name="p", place="p", deepest=0)
+    assert (whole.title, whole.text) == ("Halden", "## Start\n\nPress it.")
     for line, _ in split_page(PAGE, name="p", place="p")[1:]:
         assert lines[line - 1].startswith("##")
+
+
+BOOK = "# One\n\nA.\n\n# Two\n\nB.\n\n## Setup\n\n    code = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        (BOOK, ["One", "Two", "Two > Setup"]),
+        (f"---\ntitle: Book\n---\n{BOOK}", ["Book > One", "Book > Two", "Book > Two > Setup"]),
+        (f"+++\ntitle = 'Book'\nversion = 3.10\n\n[menu]\na = 1\n+++\n{BOOK}", ["3.10: Book > One"]),
+        ("---\ntitle: Foo: it's bar\nauthor: [{name: A}]\n\n# b\nx:\n- y\n---\nText.", ["Foo: it's bar"]),
+        ("---\n\nA rule: it opens the page.\n\n---\n\nText.", ["pair"]),
+        ("---\nDate: of old\n\nProse.\n\n---\n\nText.", ["pair"]),
+        ("---\n\nText.", ["pair"]),
+    ],
+)
+def test_the_title_of_a_section_has_its_chapter_and_front_matter_is_what_reads_as_such(
+    text: str, titles: list[str]
+) -> None:
+    found = sections(text)
+    assert [each.title for each in found][: len(titles)] == titles
+    assert found[-1].text.endswith("Text.") or found[-1].text == "    code = 1"
+    assert (found[0].text == text) is (titles == ["pair"])
+
+
+def test_front_matter_that_is_broken_is_named() -> None:
+    with pytest.raises(CorpusError, match=r"pair\.md, line 2: front matter is not valid YAML"):
+        sections("---\ntitle: [\n---\nText.")
+    with pytest.raises(CorpusError, match=r"pair\.md, line 2: front matter is not valid TOML: Invalid value"):
+        sections("+++\ntitle = [\n+++\nText.")
 
 
 @given(st.lists(st.sampled_from(["# a", "## b", "## b-1", "### c", "```", "~~~", "text", "", "##", "{#x}"])))
