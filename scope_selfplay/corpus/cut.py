@@ -84,13 +84,14 @@ def split_page(
     """
     front, body, first_line = front_matter(text, place)
     parts = list(_parts(body, first_line, deepest))
-    if not deepest and front.get("title") and parts[-1].heading != front["title"]:
-        parts = [parts[0]._replace(lines=body)]
     chapters = [part.heading for part in parts if part.level == 1]
     heading, chapter = next(iter(chapters), ""), ""
-    if not heading and len(parts) > 1 and not any(map(str.strip, parts[0].lines)):
+    if not heading and not title and len(parts) > 1 and not any(map(str.strip, parts[0].lines)):
         # Many pages begin with a heading of the second level, and have no other title.
         heading = parts[1].heading
+    named = front.get("title") or ("" if heading else title)
+    if not deepest and named and parts[-1].heading != named:
+        parts = [parts[0]._replace(lines=body)]
     page = (
         front.get("title") or heading or title or PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
     )

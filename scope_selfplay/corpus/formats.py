@@ -27,6 +27,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple, cast
 
 from scope_selfplay.base.errors import CorpusError
@@ -141,7 +142,7 @@ def _quietly(convert: Callable[[Path], Converted], path: Path) -> Converted:
 def _converters() -> str:
     """What the text of a page depends on beside the page: this file and the libraries."""
     found = [hashlib.sha256(Path(__file__).read_bytes()).hexdigest()]
-    for name in ("trafilatura", "lxml", "markitdown", "pdfminer.six", "pypandoc-binary"):
+    for name in ("trafilatura", "lxml", "markitdown", "pdfminer.six", "pypandoc-binary", "openpyxl"):
         with suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
     return " ".join(found)
@@ -162,6 +163,8 @@ def _converted(convert: Callable[[Path], Converted], path: Path) -> Converted:
     try:
         with silent, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             page = convert(path)
+    except NotConverted:
+        raise
     except Exception as error:  # noqa: BLE001 - the wall to a dozen libraries that read hostile files
         raise NotConverted(f"is damaged or not what its suffix says ({type(error).__name__})") from None
     text = _clean(page.text)
@@ -173,7 +176,7 @@ def _converted(convert: Callable[[Path], Converted], path: Path) -> Converted:
 def _clean(text: str | None) -> str:
     """Without halves of surrogate pairs and NUL, which are no text and PDFs hold; and without the signs of anchors."""
     encodable = (text or "").encode("utf-8", "replace").decode().replace("\0", "")
-    return re.sub("[¶\uf0c1]$", "", encodable, flags=re.MULTILINE).strip()
+    return trimmed(re.sub("[¶\uf0c1]$", "", encodable, flags=re.MULTILINE))
 
 
 def _by_markitdown(path: Path) -> Converted:
@@ -181,6 +184,7 @@ def _by_markitdown(path: Path) -> Converted:
     return Converted(found.title or "", found.markdown)
 
 
+_HEADED = re.compile(r"^#{1,6} ", re.MULTILINE)
 _MENUS = "//nav | //footer | //aside | //*[@role='navigation'] | //*[starts-with(@class, 'nav')]"
 
 
@@ -190,7 +194,7 @@ def _markitdown() -> Any:
     from markitdown import MarkItDown, converters
 
     converter = MarkItDown(enable_builtins=False, enable_plugins=False)
-    for name in ("Docx", "Epub", "Html", "Pdf", "Pptx", "Xlsx"):
+    for name in ("Docx", "Epub", "Html", "Pdf", "Pptx"):
         converter.register_converter(getattr(converters, f"{name}Converter")())
     return converter
 
@@ -219,9 +223,16 @@ def _web_page(path: Path) -> Converted:
         if set(boxes) <= set(part.iter("div")):
             part.tag = "article"
             break
-    text = trafilatura.extract(
-        tree, output_format="markdown", include_formatting=True, include_tables=True, include_comments=False
+    extract = partial(
+        trafilatura.extract, tree, output_format="markdown", include_formatting=True, include_comments=False
     )
+    text = extract()
+    menus = {*tree.xpath(_MENUS)} if tree is not None else set()
+    heads = tree.iter("h2", "h3", "h4") if tree is not None else ()
+    if not _HEADED.search(text or "") and any(menus.isdisjoint(each.iterancestors()) for each in heads):
+        # Of a page that names no main part paragraphs alone are taken at first.
+        again = extract(favor_recall=True)
+        text = again if _HEADED.search(again or "") else text
     # Code of several lines in a sentence has its fence behind words there (2.0), and all that follows would be code.
     text = re.sub(r"^((?:(?!```).)*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
     text = re.sub(r"^[ \t]+```$", "```", text, flags=re.MULTILINE)
@@ -241,7 +252,6 @@ _OF_PANDOC = {
     ".odt": "odt",
     ".org": "org",
     ".rtf": "rtf",
-    ".ipynb": "ipynb",
     ".tex": "latex",
     ".typ": "typst",
     ".mediawiki": "mediawiki",
@@ -254,7 +264,71 @@ def _by_pandoc(path: Path) -> Converted:
 
     told = ["--sandbox", "--wrap=none", "--markdown-headings=atx", "--standalone"]
     name = _OF_PANDOC[path.suffix.lower()]
-    return Converted("", pypandoc.convert_file([str(path)], "gfm-raw_html", format=name, extra_args=told))
+    convert = partial(pypandoc.convert_file, [str(path)], format=name, extra_args=told)
+    if name in ("rst", "asciidoc"):
+        source = _ELSEWHERE.sub("", read_text(path).text.replace("\r\n", "\n"))
+        if name == "rst":
+            # Pandoc reads prose here.
+            source = _DOCTEST.sub(lambda found: f".. code:: python\n\n{indent(found[0], '   ')}", source)
+        convert = partial(pypandoc.convert_text, source, format=name, extra_args=told)
+    text = convert("gfm-raw_html")
+    if _TABLE.search(text):
+        # Markdown has no table with paragraphs or lists in it.
+        tables = re.findall(r"<table.*?</table>", convert("gfm"), re.DOTALL)
+        text = _TABLE.sub(lambda found: _of_html(tables.pop(0)).strip() if tables else found[0], text)
+    return Converted("", _ESCAPED.sub(lambda found: found[3] or found[0], text))
+
+
+_DOCTEST = re.compile(r"(?:(?<=\n\n)|\A)>>> .*(?:\n(?=[ \t]*\S).+)*")
+_ELSEWHERE = re.compile(r"^(?:include::\S.*\[.*\]|[ \t]+:file: .*)$", re.MULTILINE)
+"""Of other files, which are not there: no reason to read nothing."""
+_TABLE = re.compile(r"^\[TABLE\]$", re.MULTILINE)
+# Code comes first. At the beginning of a line `>` would begin a quotation.
+_ESCAPED = re.compile(
+    r"^[ \t>]*(`{3,})(?s:.*?)^[ \t>]*\1`*$|^(?: {4}|\t).*$|(`+)(?!`)(?s:.*?)(?<!`)\2(?!`)|(?<!^)\\([<>\[\]_])",
+    re.MULTILINE,
+)
+
+
+def _notebook(path: Path) -> Converted:
+    """Texts as they are written, code and what it printed in fences."""
+    book, parts = json.loads(read_text(path).text), list[str]()
+    about = book.get("metadata", {})
+    language = about.get("kernelspec", {}).get("language") or about.get("language_info", {}).get("name", "")
+    for cell in book["cells"] if "cells" in book else book["worksheets"][0]["cells"]:
+        source = "".join(cell.get("source") or cell.get("input") or ())
+        if cell["cell_type"] != "code":
+            parts.append(source)
+            continue
+        said = [
+            each.get("text") or each.get("data", {}).get("text/plain", "") for each in cell.get("outputs", ())
+        ]
+        for text, name in ((source, language), *(("".join(each), "") for each in said)):
+            if text.strip():
+                longest = max(map(len, re.findall("`{3,}", text)), default=2)
+                fence = "`" * (longest + 1)
+                parts.append(f"{fence}{name}\n{text.rstrip()}\n{fence}")
+    return Converted("", "\n\n".join(parts))
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value).removesuffix(" 00:00:00")
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _workbook(path: Path) -> Converted:
+    import openpyxl
+
+    parts = list[str]()
+    for sheet in openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets:
+        # Some programs say that a sheet has one cell.
+        sheet.reset_dimensions()
+        rows = [[*map(_cell, row)] for row in sheet.iter_rows(values_only=True)]
+        width = max((place for row in rows for place, each in enumerate(row, start=1) if each), default=0)
+        lines = [f"| {' | '.join([*row, *[''] * width][:width])} |" for row in rows if any(row)]
+        if lines:
+            parts.append("\n".join([f"## {sheet.title}\n", lines[0], "|" + " --- |" * width, *lines[1:]]))
+    return Converted("", "\n\n".join(parts))
 
 
 # With the line that says whose words they are. `>>> ` begins code, and a box has `>From` where `From` was written.
@@ -478,9 +552,9 @@ FORMATS = (
     Format((".md", ".markdown", ".mdx"), read_text),
     Format(tuple(_OF_PANDOC), partial(_quietly, _by_pandoc), "pandoc", "pypandoc"),
     Format((".html", ".htm"), partial(_quietly, _web_page), "documents", "trafilatura"),
-    Format(
-        (".docx", ".pptx", ".xlsx", ".epub"), partial(_quietly, _by_markitdown), "documents", "markitdown"
-    ),
+    Format((".docx", ".pptx", ".epub"), partial(_quietly, _by_markitdown), "documents", "markitdown"),
+    Format((".xlsx",), partial(_quietly, _workbook), "documents", "openpyxl"),
+    Format((".ipynb",), partial(_quietly, _notebook)),
     Format((".txt",), read_text, is_markdown=False),
     Format((".pdf",), partial(_quietly, _by_markitdown), "documents", "markitdown"),
     Format((".eml", ".mbox"), _mails, holds_records=True),

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -399,15 +400,30 @@ def test_fields_of_a_table_are_those_that_a_run_names(tmp_path: Path) -> None:
         read_documents(table, fields={"text": "words"})
 
 
+RST = """\
+Dams
+====
+
+Of a_b <x>, ``a\\_b``::
+
+  a\\_b
+
+>>> L[1]
+2
+
++-----+
+| - b |
++-----+
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("a.rst", "Dams\n====\n\nOf water.\n\n.. code:: python\n\n   x = 1\n", ["Of water.", "x = 1"]),
-        ("b.adoc", "= Dams\n\nOf water.\n\n----\nx = 1\n----\n", ["Of water.", "x = 1"]),
-        ("c.ipynb", json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
-            {"cell_type": "markdown", "metadata": {}, "id": "a", "source": ["# Dams\n", "Of water."]},
-            {"cell_type": "code", "metadata": {}, "id": "b", "source": ["x = 1"], "outputs": [], "execution_count": 1},
-        ]}), ["Of water.", "x = 1"]),
+        ("a.rst", RST, ["Of a_b <x>, `a\\_b`:", "    a\\_b", "``` python\n>>> L[1]\n2\n```", "| * b |"]),
+        ("b.adoc", "= Dams\n\ninclude::other.adoc[]\n\nOf water.\n\n----\nx = 1\n----\n", ["Of water.", "x = 1"]),
+        ("c.org", "#+TITLE: Dams\n\nOf water.\n", ["Of water."]),
     ],
 )  # fmt: skip
 def test_what_pandoc_reads_has_its_title_and_its_code(
@@ -416,6 +432,43 @@ def test_what_pandoc_reads_has_its_title_and_its_code(
     pytest.importorskip("pypandoc", reason="needs the pandoc extra")
     (read,) = read_documents(folder_of(tmp_path, {name: content}))
     assert read.title == "Dams" and all(each in read.text for each in said), read
+
+
+def test_a_notebook_is_its_texts_as_they_are_written_and_its_code_in_fences(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Dams\n", "Of `List<User>` and List<User>."]},
+        {
+            "cell_type": "code",
+            "source": 'x = """\n```\n"""',
+            "outputs": [{"text": ["1\n", "2\n"]}, {"data": {}}],
+        },
+        {"cell_type": "raw", "source": "<raw>"},
+    ]
+    book = {"metadata": {"kernelspec": {"language": "julia"}}, "cells": cells}
+    (read,) = read_documents(folder_of(tmp_path, {"a.ipynb": json.dumps(book)}))
+    code = '````julia\nx = """\n```\n"""\n````\n\n```\n1\n2\n```'
+    assert (read.title, read.text) == ("Dams", f"Of `List<User>` and List<User>.\n\n{code}\n\n<raw>")
+
+
+def test_a_workbook_is_its_tables_with_values_as_they_are_shown(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the documents extra")
+    book = openpyxl.Workbook()
+    for row in (["no", "n", "day"], [None], ["007", 3, date(2026, 1, 2)], ["a|b", 2.5]):
+        book.active.append(row)
+    book.create_sheet("Empty")
+    book.save(tmp_path / "a.xlsx")
+    (read,) = read_documents(tmp_path)
+    assert read.text == "| no | n | day |\n| --- | --- | --- |\n| 007 | 3 | 2026-01-02 |\n| a\\|b | 2.5 |  |"
+
+
+def test_a_page_without_a_main_part_keeps_its_headings(tmp_path: Path) -> None:
+    pytest.importorskip("trafilatura", reason="needs the documents extra")
+    parts = "".join(f"<h2>Model {n}</h2><p>It lifts the water of a valley {n} times.</p>" for n in range(9))
+    (tmp_path / "a.html").write_text(f"<title>Catalogue</title><nav><h3>Menu</h3></nav>{parts}")
+    (whole,) = read_documents(tmp_path)
+    assert whole.title == "Catalogue" and whole.text.startswith("## Model 0\n\nIt lifts")
+    sections = read_documents(tmp_path, CorpusReader.MARKDOWN_SECTIONS)
+    assert [each.title for each in sections] == [f"Catalogue > Model {n}" for n in range(9)]
 
 
 def test_web_pages_give_their_main_content_without_what_they_all_repeat(tmp_path: Path) -> None:
