@@ -22,7 +22,7 @@ from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page, unused
 from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
-from scope_selfplay.corpus.screen import first_shuffled, kin_of, screen
+from scope_selfplay.corpus.screen import LeftOut, first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
 
 _SHOWN = 3
@@ -295,30 +295,35 @@ def read_run_corpus(
     count: CountTokens,
     spare: Callable[[Document], int] = lambda document: 0,
     progress: Progress,
+    skipped: Skipped | None = None,
+    left_out: list[LeftOut] | None = None,
 ) -> list[Document]:
     """The documents of a run; those for held-out tasks are marked. `count` counts tokens, at most `size` of which a
     piece has, less what is to `spare` for the document; all are asked for where documents are read.
 
-    `reader` is the domain's. Raises CorpusError.
+    `reader` is the domain's; `skipped` and `left_out` get what is not among them. Raises CorpusError.
     """
+    skipped, left_out = {} if skipped is None else skipped, [] if left_out is None else left_out
     if settings.path == "none":
         return []
     if settings.path == "embedded":
         return embedded_documents(seed, settings)
 
     def cut(path: Path, sample: int | None = None) -> list[Document]:
-        skipped: Skipped = {}
-        how: dict[str, Any] = {"skipped": skipped, "fields": settings.fields, "strict": settings.strict}
+        files: Skipped = {}
+        how: dict[str, Any] = {"skipped": files, "fields": settings.fields, "strict": settings.strict}
         if sample is None:
             documents = read_documents(path, reader, **how)
         else:
             documents = read_sample(path, reader, sample, seed=seed, **how)
-        if skipped:
+        if files:
             # Files that turned out to give none.
-            progress.say(f"{path}: {listed(skipped)}")
+            progress.say(f"{path}: {listed(files)}")
+            skipped.update(files)
         screened = screen(documents, settings)
         if screened.left_out:
             progress.say(f"{path}: {screened}")
+            left_out.extend(screened.left_out)
         documents = screened.kept
         # The tokenizer last: it takes seconds to load, and a broken file is told of at once.
         chunker = Chunker(size(), count)
@@ -334,6 +339,8 @@ def read_run_corpus(
     if settings.hold_out == "page":
         kin = set(kin_of({each.id for each in held_out}, [*documents, *held_out]))
         progress.say(f"left out: {len(kin):,} documents of held-out pages, or nearly the same")
+        reason = "of held-out pages, or nearly the same"
+        left_out.extend(LeftOut(reason, document) for document in documents if document.id in kin)
         documents = [document for document in documents if document.id not in kin]
     return documents + [document.model_copy(update={"source": HELD_OUT}) for document in held_out]
 
@@ -380,8 +387,9 @@ class FolderSurvey(NamedTuple):
 def listed(skipped: Mapping[Path, str]) -> str:
     """The files that are not read, by reason: `1 skipped: 1 need ... (a.pdf)`."""
     reasons: dict[str, list[str]] = {}
+    common = os.path.commonpath([path.parent for path in skipped])
     for path, reason in skipped.items():
-        reasons.setdefault(reason, []).append(path.name)
+        reasons.setdefault(reason, []).append(path.relative_to(common).as_posix())
     parts = [
         f"{len(names):,} {reason} ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})"
         for reason, names in reasons.items()

@@ -391,9 +391,14 @@ _SHORT, _EXAMPLES, _COUNTED = 200, 3, 500
 
 
 def describe_corpus(
-    path: Path, documents: Sequence[Document], skipped: Mapping[Path, str], screened: Screened
+    path: Path,
+    documents: Sequence[Document],
+    skipped: Mapping[Path, str],
+    screened: Screened,
+    *,
+    whole: bool = False,
 ) -> list[Table]:
-    """`documents` are all that were read, `skipped` the files that were not."""
+    """`documents` are all that were read, `skipped` the files that were not; `whole` names all of these."""
     kept, sizes = screened.kept, Counter[str]()
     for document in kept:
         sizes[source_of(document)] += len(document.text)
@@ -408,11 +413,13 @@ def describe_corpus(
         ("largest source", f"{largest / max(sizes.total(), 1):.1%}", f"of the characters: {source}"),
     ]
     left_out = [(each.reason, f"{each.document.id} = {each.kept}".rstrip(" =")) for each in screened.left_out]
+    within = ((file, file.relative_to(path) if path in file.parents else file) for file in skipped)
+    not_read = [(skipped[file], name.as_posix()) for file, name in within]
     some = kept[:: len(kept) // _COUNTED + 1]
     values = Counter(item for document in kept for item in document.metadata.items())
     return [
         _table("Files", [(suffix_of(name), name) for name in sorted(files)]),
-        _table("Files left out", [(reason, file.name) for file, reason in skipped.items()]),
+        _table("Files left out", not_read, len(skipped) if whole else _EXAMPLES),
         _table("Left out", left_out),
         _table("Suspect of injection", [(sign.value, each.id) for each, signs in suspect for sign in signs]),
         _table("Languages", [(language_of(each) or "not known", each.id) for each in some]),
@@ -421,11 +428,11 @@ def describe_corpus(
     ]
 
 
-def _table(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
+def _table(title: str, pairs: Iterable[tuple[str, str]], most: int = _EXAMPLES) -> Table:
     """How many there are of a kind, the commonest first, and some of them."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, example in pairs:
         groups[name].append(example)
     found = sorted(groups.items(), key=lambda item: -len(item[1]))
-    rows = ((name, str(len(each)), ", ".join(each[:_EXAMPLES])) for name, each in found)
+    rows = ((name, str(len(each)), ", ".join(each[:most])) for name, each in found)
     return Table(title, ("what", "how many", "for example"), tuple(rows))

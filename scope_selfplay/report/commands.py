@@ -259,14 +259,18 @@ def documents(
     """
     from scope_selfplay.base.text import one_line
     from scope_selfplay.corpus.read import read_documents
-    from scope_selfplay.corpus.screen import Screened, describe_corpus, screen
+    from scope_selfplay.corpus.screen import LeftOut, Screened, describe_corpus, screen
 
     skipped: dict[Path, str] = {}
     if path.suffix in CONFIGS:
         from scope_selfplay.run.commands import documents_of
 
-        read = documents_of(path, overrides)
-        screened = Screened(read, [])
+        if reader or domain:
+            raise click.UsageError("a run's config names its domain: --domain and --reader are for documents")
+        left_out: list[LeftOut] = []
+        own = [*["corpus.strict=true"] * strict, *["corpus.duplicates=near"] * near]
+        kept = documents_of(path, [*overrides, *own], skipped=skipped, left_out=left_out)
+        read, screened = [*kept, *(each.document for each in left_out)], Screened(kept, left_out)
     elif overrides:
         raise click.UsageError("--set changes a run's config, and PATH is none")
     else:
@@ -275,7 +279,7 @@ def documents(
             chosen = load_pack(pack_path(domain)).domain.corpus_reader
         read = read_documents(path, chosen, skipped, strict=strict)
         screened = screen(read, CorpusConfig(duplicates="near" if near else "exact"))
-    tables = [table for table in describe_corpus(path, read, skipped, screened) if table.rows]
+    tables = [table for table in describe_corpus(path, read, skipped, screened, whole=as_json) if table.rows]
     if output is not None and output.suffix == ".html":
         from scope_selfplay.report.rendering import saved_page
         from scope_selfplay.report.sections import Section
@@ -293,7 +297,6 @@ def documents(
     if len(screened.kept) > SHOWN:
         click.echo(f"... and {len(screened.kept) - SHOWN} more (-o corpus.jsonl writes all)", err=True)
     lengths = sorted(len(document.text) for document in screened.kept)
-    click.echo(
-        f"{len(lengths)} documents; characters: median {statistics.median(lengths):.0f}, longest {lengths[-1]}",
-        err=True,
-    )
+    middle = statistics.median(lengths or [0])
+    longest = max(lengths, default=0)
+    click.echo(f"{len(lengths)} documents; characters: median {middle:.0f}, longest {longest}", err=True)

@@ -217,8 +217,12 @@ def check_inputs(
     return pack
 
 
-def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = None) -> list[Document]:
-    """The documents that a run of this config begins with, cut to size by the policy's tokenizer."""
+def run_documents(
+    config: RunConfig, pack: Pack, progress: Progress | None = None, **left: Any
+) -> list[Document]:
+    """The documents that a run of this config begins with, cut to size by the policy's tokenizer; `left` as in
+    `read_run_corpus`.
+    """
 
     @cache
     def codec() -> Any:
@@ -238,6 +242,7 @@ def run_documents(config: RunConfig, pack: Pack, progress: Progress | None = Non
             for text in (document.title, document.text)
         ),
         progress=progress or Progress(),
+        **left,
     )
 
 

@@ -35,13 +35,13 @@ from scope_selfplay.search.tools import (
 from scope_selfplay.store.folder import RunFolder
 
 
-def documents_of(config: Path, overrides: tuple[str, ...]) -> list[Document]:
-    """The documents of a run, the same as its stages search. Raises UserError."""
+def documents_of(config: Path, overrides: Sequence[str], **left: Any) -> list[Document]:
+    """The documents of a run, the same as its stages search; `left` as in `read_run_corpus`. Raises UserError."""
     from scope_selfplay.run.begin import run_documents
 
     quiet_libraries()
     run = load_config(config, overrides)
-    return run_documents(run, load_pack(pack_path(run.domain)))
+    return run_documents(run, load_pack(pack_path(run.domain)), **left)
 
 
 def _build() -> click.Command:

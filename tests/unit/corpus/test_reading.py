@@ -306,6 +306,39 @@ def test_a_run_begins_with_chunks_that_fit_and_not_with_others(tmp_path: Path) -
             assert len(codec.encode_prompt([Message("user", prompts.opening)])) <= 4096
 
 
+def test_what_a_run_leaves_out_of_its_documents_is_reported(tmp_path: Path) -> None:
+    words = [f"word{n}" for n in range(60)]
+    texts = {
+        "a.md": " ".join(words),
+        "b.md": " ".join([*words[:-1], "other"]),
+        "c.md": "short",
+        "x/i.bin": "",
+        "i.bin": "",
+    }
+    for name, text in {**texts, **{f"y{n}/i.bin": "" for n in range(3)}}.items():
+        write(tmp_path / "docs" / name, text.encode())
+    settings = {
+        "corpus": {"path": str(tmp_path / "docs"), "min_characters": 20},
+        "challenger": {"max_prompt": 8192},
+    }
+    run = tmp_path / "run.yaml"
+    run.write_text(json.dumps({**settings, "model": {"path": str(write_model(tmp_path / "model"))}}))
+    done = CliRunner().invoke(documents, [str(run), "--json", "--near"], catch_exceptions=False)
+    found = json.loads(done.stdout)
+    assert found["Left out"] == {
+        "shorter than 20 characters": ["1", "c.md"],
+        "near copies": ["1", "b.md = a.md"],
+    }
+    (left,) = found["Files left out"].values()
+    assert left[0] == "5" and left[1].endswith("docs/y2/i.bin") and left[1].count("i.bin") == 5
+    assert found["Kept"]["documents"] == ["1 of 3", ""]
+    assert "5 have a suffix that no reader knows (.bin) (i.bin, x/i.bin, y0/i.bin, ...)" in str(
+        survey(tmp_path / "docs", None)
+    )
+    with pytest.raises(CorpusError, match="take them out, or read without strict"):
+        CliRunner().invoke(documents, [str(run), "--strict"], catch_exceptions=False)
+
+
 def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) -> None:
     """The 2018 Wikipedia of DPR (Table 9): id, text and title, quoted as CSV is."""
     path = tmp_path / "psgs_w100.tsv.gz"
