@@ -8,9 +8,11 @@ of its tokenizer's list where that is known, else all that have the shapes of th
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from itertools import count, groupby, pairwise
+from typing import Any
 
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
@@ -408,3 +410,46 @@ def words_of(texts: Iterable[str]) -> set[str]:
 
 def _bare(word: str) -> str:
     return word.strip(".,;:!?()[]\"'").lower()
+
+
+_LOOKED_AT, _SURE = 500, 0.7
+# Pages, and the share of all, from which on a paragraph is no content.
+_REPEATED, _REPEATED_SHARE = 5, 0.1
+
+
+def language_in(text: str) -> str:
+    """Its code, such as `de`, where py3langid is there and sure of it; else ""."""
+    try:
+        code, confidence = _identifier().classify(text[:_LOOKED_AT])
+    except ImportError:
+        return ""
+    return code if confidence >= _SURE else ""
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Of pages and what they say, this without the paragraphs at its ends that many pages have: menus, footers,
+    signatures. What a heading stands above is said of that page, whoever says the same.
+    """
+    pages: defaultdict[str, set[str]] = defaultdict(set)
+    split = [re.split(r"\n\s*\n", text) for _, text in texts]
+    for (page, _), parts in zip(texts, split, strict=True):
+        for each in parts:
+            pages[each.strip()].add(page)
+    most = max(_REPEATED, _REPEATED_SHARE * len({page for page, _ in texts}))
+    found = list[str]()
+    for (_, text), parts in zip(texts, split, strict=True):
+        own = [
+            place
+            for place, (before, each) in enumerate(zip(("", *parts), parts, strict=False))
+            if len(pages[each.strip()]) < most or each.startswith("#") or before.startswith("#")
+        ]
+        kept = "\n\n".join(parts[own[0] : own[-1] + 1]) if own else ""
+        found.append(text if "```" in text or len(own) == len(parts) else trimmed(kept))
+    return found

@@ -17,8 +17,7 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from email.headerregistry import HeaderRegistry, UnstructuredHeader
 from email.parser import BytesParser
@@ -31,9 +30,8 @@ from textwrap import indent
 from typing import Any, NamedTuple, cast
 
 from scope_selfplay.base.errors import CorpusError
-from scope_selfplay.base.text import one_line, trimmed
-from scope_selfplay.base.values import Document
-from scope_selfplay.net.json import load_strict
+from scope_selfplay.base.text import language_in, one_line, trimmed, without_repeated
+from scope_selfplay.net.json import json_lines, records_in
 from scope_selfplay.store.files import cache_folder
 
 INSTALL = "pip install 'scope-selfplay[{}]'"
@@ -41,9 +39,6 @@ LARGEST = 64 << 20
 """Bytes of one file; converters hold it several times over."""
 MOST_UNPACKED = 256 << 20
 """Bytes of all parts of an Office file or a book, which are zip files, or of a compressed one."""
-LONGEST_LINE = 1 << 24
-# Pages, and the share of all, from which on a paragraph is no content.
-_REPEATED, _REPEATED_SHARE = 5, 0.1
 _CENTRAL = ("bs", "cs", "hr", "hu", "pl", "ro", "sk", "sl", "sq", "sr")
 
 
@@ -90,20 +85,13 @@ def _decoded(content: bytes) -> Converted:
     except ImportError:
         raise NotConverted(f"is not UTF-8; convert it, or {INSTALL.format('documents')}") from None
     found = from_bytes(content)
-    best = found.best()
-    if best is None:
+    if (best := found.best()) is None:
         raise NotConverted("is no text in any encoding")
     western = next((each for each in found if each.encoding == "cp1252"), None)
     # By its letters alone a text is as much of Central as of Western Europe.
-    if western and western.chaos - best.chaos < 0.005 and _language(str(western)) not in _CENTRAL:
+    if western and western.chaos - best.chaos < 0.005 and language_in(str(western)) not in _CENTRAL:
         best = western
     return Converted("", str(best), {"encoding": best.encoding})
-
-
-def _language(text: str) -> str:
-    from scope_selfplay.corpus.screen import language_of
-
-    return language_of(Document(id="", title="", text=text))
 
 
 def _bytes(path: Path) -> bytes:
@@ -406,65 +394,6 @@ def _ids(header: Any) -> list[str]:
     return re.findall(r"<[^<>\s]+>", text) or [word for word in text.split() if "@" in word]
 
 
-def without_repeated(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Of pages and what they say, this without the paragraphs at its ends that many pages have: menus, footers,
-    signatures. What a heading stands above is said of that page, whoever says the same.
-    """
-    pages: defaultdict[str, set[str]] = defaultdict(set)
-    split = [re.split(r"\n\s*\n", text) for _, text in texts]
-    for (page, _), parts in zip(texts, split, strict=True):
-        for each in parts:
-            pages[each.strip()].add(page)
-    most = max(_REPEATED, _REPEATED_SHARE * len({page for page, _ in texts}))
-    found = list[str]()
-    for (_, text), parts in zip(texts, split, strict=True):
-        own = [
-            place
-            for place, (before, each) in enumerate(zip(("", *parts), parts, strict=False))
-            if len(pages[each.strip()]) < most or each.startswith("#") or before.startswith("#")
-        ]
-        kept = "\n\n".join(parts[own[0] : own[-1] + 1]) if own else ""
-        found.append(text if "```" in text or len(own) == len(parts) else trimmed(kept))
-    return found
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
-    number = 0
-    try:
-        with gzip.open(path) if suffix_of(path.name) == ".gz" else path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise CorpusError(f"{path}, line {number}: a line of more than {LONGEST_LINE:,} bytes")
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path}, line {number + 1}: cannot be read: {error}") from None
-
-
-def _lines(path: Path) -> Records:
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            place = f"{path}, line {number}"
-            yield place, _parsed(line.rstrip("\r\n"), place)
-
-
-def _parsed(line: str, place: str) -> object:
-    try:
-        return load_strict(line)
-    except json.JSONDecodeError as error:
-        fault = error.msg.removesuffix(" at").removesuffix(" starting")
-        raise CorpusError(
-            f"{place}: damaged at character {error.pos + 1}: {fault}; mend the line or take it out"
-        ) from None
-    except ValueError as error:
-        raise CorpusError(f"{place}: damaged: {error}; mend the line or take it out") from None
-
-
 def _json(path: Path) -> Records:
     """A list of objects, the one list in an object (`{"Data": [...]}`), objects by their ids, or lines."""
     page = read_text(path)
@@ -472,26 +401,17 @@ def _json(path: Path) -> Records:
         value = json.loads(page.text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            yield from _lines(path)
+            yield from json_lines(path)
             return
         raise CorpusError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{path}: JSON that cannot be read: {error}") from None
-    found = _records_in(value) if isinstance(value, Mapping) else value
+    found = records_in(value) if isinstance(value, Mapping) else value
     if not isinstance(found, list):
         raise CorpusError(f"{path}: holds no list of objects")
     for number, each in enumerate(found, start=1):
         if each is not None:
             yield f"{path}: row {number}", {**page.metadata, **each} if isinstance(each, Mapping) else each
-
-
-def _records_in(value: Mapping[str, Any]) -> list[Any]:
-    if isinstance(value.get("text"), str):
-        return [value]
-    if len(value) > 1 and all(isinstance(each, Mapping) for each in value.values()):
-        return [{"id": name, **each} for name, each in value.items()]
-    lists = [each for each in value.values() if isinstance(each, list) and each]
-    return lists[0] if len(lists) == 1 else [value]
 
 
 def _separated(path: Path) -> Records:
@@ -503,30 +423,27 @@ def _separated(path: Path) -> Records:
     head: list[str] = []
     # A value may hold line breaks: a record is found where it begins.
     following = 1
-    while True:
-        where = f"{path}:{following}"
-        try:
-            cells = next(lines, None)
-        except csv.Error as error:
-            raise CorpusError(f"{where}: {error}; double quotes are around a whole value or none") from None
-        if cells is None:
-            return
-        following = lines.line_num + 1
-        if not any(map(str.strip, cells)):
-            continue
-        if not head:
-            is_dpr = len(cells) == 2 and cells[1].startswith("[")
-            head = ["question", "answers"] if is_dpr else cells
-            if twice := [name for name in head if name and head.count(name) > 1]:
-                raise CorpusError(f"{where}: two columns are named {twice[0]!r}")
-            if not is_dpr:
+    try:
+        for cells in lines:
+            where, following = f"{path}:{following}", lines.line_num + 1
+            if not any(map(str.strip, cells)):
                 continue
-        if len(cells) != len(head):
-            raise CorpusError(
-                f"{where}: {len(cells)} columns, the first line has {len(head)} ({', '.join(map(one_line, head))}); a "
-                f"value with a line break or a {separator!r} stands in double quotes"
-            )
-        yield where, {**about, **dict(zip(head, cells, strict=True))}
+            if not head:
+                is_dpr = len(cells) == 2 and cells[1].startswith("[")
+                head = ["question", "answers"] if is_dpr else cells
+                if twice := [name for name in head if name and head.count(name) > 1]:
+                    raise CorpusError(f"{where}: two columns are named {twice[0]!r}")
+                if not is_dpr:
+                    continue
+            if len(cells) != len(head):
+                names = ", ".join(map(one_line, head))
+                raise CorpusError(
+                    f"{where}: {len(cells)} columns, the first line has {len(head)} ({names}); a value with a line "
+                    f"break or a {separator!r} stands in double quotes"
+                )
+            yield where, {**about, **dict(zip(head, cells, strict=True))}
+    except csv.Error as error:
+        raise CorpusError(f"{path}:{following}: {error}; quotes are around a whole value or none") from None
 
 
 def _columns(path: Path) -> Records:
@@ -558,14 +475,14 @@ FORMATS = (
     Format((".txt",), read_text, is_markdown=False),
     Format((".pdf",), partial(_quietly, _by_markitdown), "documents", "markitdown"),
     Format((".eml", ".mbox"), _mails, holds_records=True),
-    Format((".jsonl", ".ndjson"), _lines, holds_records=True),
+    Format((".jsonl", ".ndjson"), json_lines, holds_records=True),
     Format((".json",), _json, holds_records=True),
     Format((".csv", ".tsv"), _separated, holds_records=True),
     Format((".parquet", ".arrow"), _columns, holds_records=True),
 )
 """Of pages: the better known their headings and paragraphs, the earlier."""
 _BY_SUFFIX = {suffix: row for row in FORMATS for suffix in row.suffixes}
-_COMPRESSED = (read_text, _lines, _json, _separated)
+_COMPRESSED = (read_text, json_lines, _json, _separated)
 
 
 def suffix_of(name: str) -> str:

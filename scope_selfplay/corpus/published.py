@@ -20,8 +20,8 @@ from pydantic import BaseModel
 
 from scope_selfplay.base.errors import ConfigError, CorpusError, OutsideError, RecordError, StorageError
 from scope_selfplay.base.machine import folder_lock
-from scope_selfplay.corpus.formats import read_lines
 from scope_selfplay.corpus.read import is_passage_file, read_passages
+from scope_selfplay.net.json import read_lines
 from scope_selfplay.store.files import disk_faults, read_value, sync_folder, write_atomic
 from scope_selfplay.store.folder import checksum
 

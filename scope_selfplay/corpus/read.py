@@ -21,9 +21,10 @@ from scope_selfplay.base.text import encodable, trimmed
 from scope_selfplay.base.values import CorpusReader, Document
 from scope_selfplay.config.run import CorpusConfig, RunConfig
 from scope_selfplay.corpus.cut import Chunker, CountTokens, metadata_of, split_page, unused
-from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of, read_lines
+from scope_selfplay.corpus.formats import FORMATS, INSTALL, Converted, NotConverted, format_of
 from scope_selfplay.corpus.screen import LeftOut, first_shuffled, kin_of, screen
 from scope_selfplay.corpus.world import HELD_OUT, embedded_documents
+from scope_selfplay.net.json import read_lines
 
 _SHOWN = 3
 LARGEST_WHOLE = 1 << 30
@@ -209,8 +210,10 @@ def _document_of(fields: object, place: str, number: int | None, names: Mapping[
         if "text" not in fields and fields.get("contents") is None:
             _text_field(fields, "text", place)
         given = {name: fields.get(name) for name in ("id", "title", "source")}
-        texts = {name: str(each) if type(each) in (str, int, float) else "" for name, each in given.items()}
-        fields = {**fields, **texts, "id": texts["id"].strip() or str(number)}
+        texts = {name: str(each) for name, each in given.items() if type(each) in (str, int, float)}
+        fields = {**fields, "title": "", "source": "", **texts}
+        if fields.get("id") is None or not str(fields["id"]).strip():
+            fields["id"] = str(number)
         if fields.get("contents") is None and fields["text"] is None:
             fields["text"] = ""
     if fields.get("contents") is not None and fields.get("text") is None:

@@ -17,11 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +29,12 @@ from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.machine import in_processes
 from scope_selfplay.base.suspicions import suspicions
 from scope_selfplay.base.terminal import Table
-from scope_selfplay.base.text import plain, spaced
+from scope_selfplay.base.text import language_in, plain, spaced, without_repeated
 from scope_selfplay.base.values import Document, seed_from
 from scope_selfplay.config.run import CorpusConfig
-from scope_selfplay.corpus.formats import FORMATS, format_of, suffix_of, without_repeated
+from scope_selfplay.corpus.formats import FORMATS, format_of, suffix_of
 
 Choice = TypeVar("Choice")
-_LOOKED_AT, _SURE = 500, 0.7
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,7 @@ def language_of(document: Document) -> str:
     code = document.metadata.get("language", "")
     if re.fullmatch(r"[a-zA-Z]{2,3}(-[a-zA-Z0-9]{2,4}){0,2}", code):
         return code
-    try:
-        code, confidence = _identifier().classify(document.text[:_LOOKED_AT])
-    except ImportError:
-        return ""
-    return code if confidence >= _SURE else ""
+    return language_in(document.text)
 
 
 def task_language(wanted: str, document: Document) -> str:
@@ -67,13 +61,6 @@ def task_language(wanted: str, document: Document) -> str:
     if wanted:
         return _CODES.get(wanted, "")
     return language_of(document).partition("-")[0].lower() or "en"
-
-
-@cache
-def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 _NAMES = (

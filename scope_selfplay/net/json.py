@@ -4,18 +4,21 @@ Python's reader also takes NaN and Infinity, keeps the last of two equal keys, a
 or huge numbers. Here all of these are one ValueError.
 """
 
+import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from scope_selfplay.base.errors import ConfigError
+from scope_selfplay.base.errors import ConfigError, CorpusError
 from scope_selfplay.base.text import encodable
 
 Kind = TypeVar("Kind")
 
+LONGEST_LINE = 1 << 24
 _MOST_DIGITS, _BEYOND = 20, 1 << 63
 """Whole numbers fit into 64 bits: larger ones overflow wherever they are added up or stored."""
 
@@ -85,6 +88,54 @@ def given_lines(
         raise ConfigError(f"{where}: {field}: {first['msg'].lower()}; {expected}") from None
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; {expected}") from None
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise CorpusError(f"{path}, line {number}: a line of more than {LONGEST_LINE:,} bytes")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}, line {number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}, line {number + 1}: cannot be read: {error}") from None
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, object]]:
+    """The values of a file of JSON lines, each with its place. Raises CorpusError as `read_lines`."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield place, _parsed(line.rstrip("\r\n"), place)
+
+
+def records_in(value: Mapping[str, Any]) -> list[Any]:
+    """The records of an object: itself, its one list, or objects by their ids."""
+    if isinstance(value.get("text"), str):
+        return [value]
+    if len(value) > 1 and all(isinstance(each, Mapping) for each in value.values()):
+        return [{"id": name, **each} for name, each in value.items()]
+    lists = [each for each in value.values() if isinstance(each, list) and each]
+    return lists[0] if len(lists) == 1 else [value]
+
+
+def _parsed(line: str, place: str) -> object:
+    try:
+        return load_strict(line)
+    except json.JSONDecodeError as error:
+        fault = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise CorpusError(
+            f"{place}: damaged at character {error.pos + 1}: {fault}; mend the line or take it out"
+        ) from None
+    except ValueError as error:
+        raise CorpusError(f"{place}: damaged: {error}; mend the line or take it out") from None
 
 
 def whole_number(value: object) -> int:

@@ -47,7 +47,7 @@ FILES: dict[str, str | bytes] = {
     "contents.jsonl": '{"id": "a", "contents": "only a title"}\n',
     "quotes.tsv": '1\t"text\ttitle\n',
     "torn.tsv.gz": gzip.compress(b"1\ttext\ttitle\n" * 999)[:30],
-    "endless/a.md": "---\ntitle: T\n",
+    "toml/a.md": "+++\ntitle = [\n+++\n",
     "front_bomb/a.md": f"---\n{BOMB}---\nText.\n",
     "pages/a.md": PAGE,
     "packs/braces/domain.yaml": "title: T\nextends: wikipedia\n",

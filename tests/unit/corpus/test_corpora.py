@@ -325,8 +325,8 @@ MAIL = {"date": "Thu, 01 Jan 2026 00:00:00 +0000", "author": "A <a@b>"}
         ("a.json", f'[{{"text": {"9" * 5000}}}]', "JSON that cannot be read: Exceeds the limit"),
         ("a.json", "[" * 100_000, "JSON that cannot be read: maximum recursion depth"),
         ("a.parquet", "", "not parquet: 'utf-8' codec can't decode"),
-        ("a.csv", 'title,text\nA,"b" c\n', "a.csv:2: ',' expected after '\"'; double quotes"),
-        ("a.csv", 'text,title\n"never closed\n', "a.csv:2: unexpected end of data; double quotes"),
+        ("a.csv", 'title,text\nA,"b" c\n', "a.csv:2: ',' expected after '\"'; quotes are"),
+        ("a.csv", 'text,title\n"never closed\n', "a.csv:2: unexpected end of data; quotes are"),
         ("a.csv", "text,text\na,b\n", "a.csv:1: two columns are named 'text'"),
     ],
 )
