@@ -143,7 +143,7 @@ def front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], i
         value = values.get(key, "")
         words = value if isinstance(value, list) else [value]
         words = [str(each) for each in words if not isinstance(each, dict | list)]
-        read[key] = " ".join(", ".join(words).split())
+        read[key] = encodable(" ".join(", ".join(words).split()))
     return read, lines[end + 1 :], end + 2
 
 

@@ -273,7 +273,7 @@ _ELSEWHERE = re.compile(r"^(?:include::\S.*\[.*\]|[ \t]+:file: .*)$", re.MULTILI
 _TABLE = re.compile(r"^\[TABLE\]$", re.MULTILINE)
 # Code comes first. At the beginning of a line `>` would begin a quotation.
 _ESCAPED = re.compile(
-    r"^[ \t>]*(`{3,})(?s:.*?)^[ \t>]*\1`*$|^(?: {4}|\t).*$|(`+)(?!`)(?s:.*?)(?<!`)\2(?!`)|(?<!^)\\([<>\[\]_])",
+    r"^[ \t>]*(`{3,})(?s:.*?)^[ \t>]*\1`*$|^(?: {4}|\t).*$|(?<!\\)(`+)(?!`).*?(?<!`)\2(?!`)|(?<!^)\\([<>\[\]_])",
     re.MULTILINE,
 )
 

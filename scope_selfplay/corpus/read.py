@@ -148,8 +148,6 @@ def _read_file(
     """The documents of one file as a whole, or why it gives none; as plain values, which travel fast."""
     name = path.relative_to(folder).as_posix()
     try:
-        if encodable(name) != name:
-            raise NotConverted("has a name that is not UTF-8")
         found = list(_of_file(path, name, reader, fields, lenient=True, in_folder=True))
     except (NotConverted, CorpusError, OSError) as fault:
         return [], str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
@@ -166,6 +164,8 @@ def _of_file(
     in_folder: bool = False,
 ) -> Located:
     """Raises NotConverted and CorpusError."""
+    if encodable(name) != name:
+        raise NotConverted("has a name that is not UTF-8")
     row = format_of(path) or _JSON_LINES
     if not row.is_there:
         raise NotConverted(f"needs {INSTALL.format(row.extra)}")
@@ -220,7 +220,7 @@ def _document_of(fields: object, place: str, number: int | None, names: Mapping[
         title, _, text = _text_field(fields, "contents", place, blank=lenient).partition("\n")
         title = title.strip()
         if lenient and not (len(title) > 1 and title[0] == title[-1] == '"'):
-            title, text = "", str(fields["contents"])
+            title, text = "", encodable(str(fields["contents"]))
         title = title.removeprefix('"').removesuffix('"')
         if not text.strip() and not lenient:
             raise CorpusError(f'{place}: "contents" needs the title on its first line and text after it')
@@ -460,5 +460,7 @@ def _is_index(folder: Path) -> bool:
     """Whether it is one of ours; others have files of this name, too."""
     manifest = folder / "manifest.json"
     with suppress(OSError):
-        return manifest.is_file() and b'"corpus_hash"' in manifest.read_bytes()
+        if manifest.is_file():
+            with manifest.open("rb") as file:
+                return b'"corpus_hash"' in file.read(4096)
     return False

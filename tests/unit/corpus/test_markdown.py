@@ -88,6 +88,7 @@ BOOK = "# One\n\nA.\n\n# Two\n\nB.\n\n## Setup\n\n    code = 1\n"
         ("---\n\nA rule: it opens the page.\n\n---\n\nText.", ["pair"]),
         ("---\nDate: of old\n\nProse.\n\n---\n\nText.", ["pair"]),
         ("---\n\nText.", ["pair"]),
+        ('---\ntitle: "half \\ud83d"\n---\nText.', ["half \ufffd"]),
     ],
 )
 def test_the_title_of_a_section_has_its_chapter_and_front_matter_is_what_reads_as_such(
