@@ -16,14 +16,14 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_331,
+    "library lines": 55_786,
     "library files": 222,
-    "test lines": 38_336,
+    "test lines": 38_899,
     "benchmark lines": 5_717,
-    "words by hand": 30_753,
+    "words by hand": 30_830,
     "settings": 192,
     "commands": 44,
-    "training lines": 2_478,
+    "training lines": 2_482,
     "training files": 9,
     "training/loop.py lines": 291,
 }
