@@ -224,9 +224,7 @@ def test_a_judge_that_answers_prose_stops_the_start_and_its_exam_can_be_read(tmp
         warned = scope(tmp_path, "run", "--name", "warned", *options, "--set", "judge.exam=report").stderr
     assert stopped.returncode == 64 and not (tmp_path / "runs" / "soups").exists()
     last = stopped.stderr.splitlines()[-1]
-    assert "judge's exam: the judge cannot answer gate_entity, compare_scores: 0.00" in last, (
-        stopped.stderr
-    )
+    assert "judge's exam: the judge cannot answer gate_entity, compare_scores: 0.00" in last, stopped.stderr
     assert "One could see it" in last and "`scope judge exam runs/soups` shows each question" in last
     assert "gate_entity" in scope(tmp_path, "judge", "exam", "runs/soups").stdout
     assert warned.count("judge's exam: the judge cannot answer") == 1 and "make held-out tasks" in warned

@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 55_786,
     "library files": 222,
-    "test lines": 38_899,
+    "test lines": 38_902,
     "benchmark lines": 5_717,
     "words by hand": 30_818,
     "settings": 192,
@@ -81,7 +81,7 @@ def sizes() -> Mapping[str, int]:
     return {
         "library lines": sum(lines.values()),
         "library files": len(lines),
-        "test lines": _lines_below("tests"),
+        "test lines": 38_902lines_below("tests"),
         "benchmark lines": _lines_below("benchmarks"),
         "words by hand": sum(map(_words, by_hand.values())) - sum(map(_words, rows)),
         "settings": sum(row.startswith("| `") for row in rows),

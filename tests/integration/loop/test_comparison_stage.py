@@ -16,6 +16,7 @@ from scope_selfplay.base.values import (
     Comparison,
     Criterion,
     Document,
+    Key,
     Reason,
     Role,
     Rollout,
@@ -97,8 +98,12 @@ class Scripted(Run):
         if policy.name in self.down:
             return Down()
         if role is Role.CHALLENGER:
-            says = ["<search>heron</search>", "<task>Which is ODD?</task>", "<task>Which is even?</task>"]
-            return ScriptedModel(self.codec, lambda text, key: says[key[-1] and 1 + ("ODD" not in text)])
+
+            def write(text: str, key: Key) -> str:
+                which = "ODD" if "ODD" in text else "even"
+                return f"<task>Which is {which}, {key[-2]}?</task>" if key[-1] else "<search>heron</search>"
+
+            return ScriptedModel(self.codec, write)
         words = self.words.get(policy.name, int(policy.name[2:]) + 1)
         answers = [f"<answer>{' '.join(['word'] * count)}</answer>" for count in (words, 2)]
         return ScriptedModel(self.codec, lambda text, _: answers["ODD" in text], identity=policy.name)
