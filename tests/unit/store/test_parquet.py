@@ -2,7 +2,7 @@
 the later ones, a stage of another format is refused, and parquet with other columns gives way to its lines."""
 
 import json
-import tarfile
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +208,7 @@ def test_the_shipped_schema_is_what_is_written() -> None:
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.name)
 def test_the_run_of_a_release_is_read_and_is_as_the_schema_says(kept: Path, tmp_path: Path) -> None:
-    with tarfile.open(kept) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(kept, tmp_path)
     (run,) = tmp_path.iterdir()
     with RunReader(run) as reader:
         assert [(place, done is not None) for place, done in reader.stages().items()] == [
