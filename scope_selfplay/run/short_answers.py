@@ -85,9 +85,8 @@ def span_of(answer: str, text: str) -> tuple[int, int] | None:
     """Where it stands word for word, whatever white space is between the words and whatever a prompt does not show is
     within them; None where it stands nowhere.
     """
-    if shown(text) != text and len(places := [row for row, each in enumerate(text) if shown(each)]) < len(
-        text
-    ):
+    if hidden := {each for each in {*text} if not shown(each)}:
+        places = [row for row, each in enumerate(text) if each not in hidden]
         seen = span_of(answer, "".join(text[row] for row in places))
         return seen and (places[seen[0]], places[seen[1] - 1] + 1)
     own = r"\s+".join(map(re.escape, answer.split()))

@@ -314,10 +314,11 @@ class SharedProgress:
 
     def _accept(self, text: str, position: int) -> None:
         """Of tasks that ask the same the first counts."""
-        alike, known = self._accepted[opening(text)], self._first.get(letters_of(text))
+        alike, same = self._accepted[opening(text)], letters_of(text)
+        known = self._first.get(same)
         if known is None or position < known:
             insort(alike, position)
-            self._first[letters_of(text)] = position
+            self._first[same] = position
             if known is not None:
                 alike.remove(known)
 
