@@ -1,4 +1,4 @@
-"""The site: routes to pages, errors as pages, static files with lasting addresses, and what protects them.
+"""The site: routes to pages, errors as pages, static files, and what protects them.
 
     app = build_app(ShownRun(path), Site(base="/runs/demo", hosts=("*",)))
 
@@ -8,10 +8,8 @@ allows no script, style, frame, form or connection but this server's.
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scope_selfplay.base.errors import ScopeError
@@ -37,7 +36,6 @@ from scope_selfplay.store.folder import RunFolder
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
-TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 Shown = ShownRun | ShownRuns | EvaluationReader
 HEADERS = {
@@ -79,11 +77,7 @@ def build_app(shown: Shown, site: Site) -> Starlette:
     # The menu has every page that needs no further name.
     whole = [path.removeprefix("/") for path in makers if "{" not in path]
     navigation = {path.capitalize() or first: path for path in whole}
-    folder = resources.files("scope_selfplay.report") / "static"
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}
-    versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
-    addresses = {name: link(site.base, "static", name, v=version) for name, version in versions.items()}
-    environment = page_environment(site.base, addresses, navigation)
+    environment = page_environment(site.base, navigation)
     environment.globals["above"] = site.above
 
     def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
@@ -114,7 +108,7 @@ def build_app(shown: Shown, site: Site) -> Starlette:
     app = Starlette(
         routes=[
             *(Route(path, responds_with(make), name=path) for path, make in makers.items()),
-            *(Route(f"/static/{file}", _static_file(file, content)) for file, content in files.items()),
+            Mount("/static", StaticFiles(packages=[("scope_selfplay.report", "static")])),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
             *([Mount("/runs/{run}", app=_below(shown, site))] if isinstance(shown, ShownRuns) else []),
         ],
@@ -160,11 +154,6 @@ def _below(runs: ShownRuns, site: Site) -> ASGIApp:
     return below
 
 
-def _static_file(name: str, content: bytes) -> Callable[[Request], Response]:
-    headers = {"cache-control": "max-age=31536000, immutable"}
-    return lambda request: Response(content, media_type=TYPES[Path(name).suffix], headers=headers)
-
-
 def failed(request: Request, error: Exception) -> Response:
     """The page for our own bug; the error itself is in the server's log, as Starlette raises it again.
 
@@ -194,8 +183,7 @@ class Protection:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                headers.update(HEADERS)
                 headers.setdefault("cache-control", "no-cache")
             await send(message)
 

@@ -128,8 +128,8 @@ def link(base: str, /, *path: object, query: str = "", anchor: str = "", **param
 ITEMS = 50
 
 
-def page_environment(base: str, static: dict[str, str], navigation: dict[str, str]) -> Environment:
-    """`static` are the addresses of the site's own files, by name; `navigation` those of its pages, by title."""
+def page_environment(base: str, navigation: dict[str, str]) -> Environment:
+    """`navigation` are the addresses of the site's pages, by title."""
     loader, undefined = PackageLoader("scope_selfplay.report"), StrictUndefined
     environment = Environment(
         loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
@@ -145,7 +145,6 @@ def page_environment(base: str, static: dict[str, str], navigation: dict[str, st
     )
     environment.globals.update(
         link=partial(link, base),
-        static=static,
         style="",
         version=__version__,
         navigation=navigation,
@@ -184,7 +183,7 @@ def render_evaluation(reader: EvaluationReader) -> str:
 
 
 def saved_page(title: str, sections: Sequence[Section]) -> str:
-    environment = page_environment("", {}, {})
+    environment = page_environment("", {})
     style = (resources.files("scope_selfplay.report") / "static" / "viewer.css").read_text("utf-8")
     environment.globals["style"] = Markup(style)
     return environment.get_template("page.html").render(
