@@ -26,6 +26,7 @@ from scope_selfplay.base.values import (
     rng_from,
     seed_from,
 )
+from scope_selfplay.config.judge import JudgeConfig
 from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.designs.design import ComparisonDesign
@@ -101,21 +102,25 @@ def audit_judge(path: Path, overrides: Sequence[str], progress: Progress, *, sam
             raise ConfigError(
                 "judge.kind is verifier: it compares answers by rule, so there is nothing to ask again"
             )
-        judges = _Judges(run)
         pools = {kind: sample_judgements(reader, run.config, kind, sample) for kind in JudgementKind}
     planned = _planned(pools, sample)
     if not planned:
         raise RecordError(
             f"{path}: holds no judgement that could be asked again; audit a run that has made tasks or answers"
         )
+    own, deciding = _open_judge(run, run.config.judge), run.config.judge.deciding[0]
+    judges = dict.fromkeys((judgement.kept.stage for judgement, _ in planned), own)
+    if Stage.COMPARE in judges and deciding is not run.config.judge:
+        judges[Stage.COMPARE] = _open_judge(run, deciding)
+    asked = [(judgement, way, judges[judgement.kept.stage]) for judgement, way in planned]
     with disk_faults(folder.audit):
         folder.audit.mkdir(parents=True, exist_ok=True)
     lock = folder.audit / ".lock"
     with folder_lock(folder.audit, lock, work="auditing", say=progress.say, timeout=_LOCK_TIMEOUT):
-        _ask_all(folder, planned, judges, progress)
+        _ask_all(folder, asked, progress)
         # One answer of each judge to each question, in an order that no timing changes.
         found = {(each.id, each.way, each.by): each for each in read_asked(folder)}
-        report = report_of([found[key] for key in sorted(found)], judges.own.identity)
+        report = report_of([found[key] for key in sorted(found)], own.identity)
         write_atomic(folder.audit / "audit.json", report.model_dump_json(indent=1) + "\n")
     return report
 
@@ -250,36 +255,21 @@ def _shared(pools: dict[JudgementKind, list[Judgement]], room: int) -> list[Judg
     return taken
 
 
-class _Judges:
-    """Each is opened when it is first asked, and answers nothing from a cache."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._opened: dict[str, Judge] = {}
-        self.own = self.of(None)
-
-    def of(self, stage: Stage | None) -> Judge:
-        """The one that judges in a stage."""
-        run, settings = self._run, self._run.config.judge
-        if stage is Stage.COMPARE and settings.evaluate:
-            settings = settings.deciding[0]
-        name = settings.model_dump_json()
-        if name not in self._opened:
-            if settings.kind == "model":
-                self._opened[name] = open_model_judge(
-                    settings.model_copy(update={"cache": None}),
-                    with_judge_prompts(run.pack, settings),
-                    seed=seed_from(run.config.seed, "audit"),
-                    folder=run.folder.path,
-                    say=run.progress.say,
-                )
-            else:
-                self._opened[name] = run.open_judge(settings)
-        return self._opened[name]
+def _open_judge(run: Run, settings: JudgeConfig) -> Judge:
+    """It answers nothing from a cache."""
+    if settings.kind != "model":
+        return run.open_judge(settings)
+    return open_model_judge(
+        settings.model_copy(update={"cache": None}),
+        with_judge_prompts(run.pack, settings),
+        seed=seed_from(run.config.seed, "audit"),
+        folder=run.folder.path,
+        say=run.progress.say,
+    )
 
 
 def _ask_all(
-    folder: RunFolder, planned: Sequence[tuple[Judgement, AuditWay]], judges: _Judges, progress: Progress
+    folder: RunFolder, asked: Sequence[tuple[Judgement, AuditWay, Judge]], progress: Progress
 ) -> None:
     # A judge that could not be read has answered; one that was down is asked once more.
     settled = {
@@ -287,7 +277,6 @@ def _ask_all(
         for each in read_asked(folder)
         if each.now is not None or each.fault is Fault.UNREADABLE
     }
-    asked = [(judgement, way, judges.of(judgement.kept.stage)) for judgement, way in planned]
     missing = [each for each in asked if (each[0].kept.id, each[1], each[2].identity) not in settled]
     title = "ask judgements again"
     with Appender(folder.audit / "asked.jsonl") as file:
@@ -295,7 +284,7 @@ def _ask_all(
         async def ask(each: tuple[Judgement, AuditWay, Judge]) -> None:
             file.append(await ask_again(*each))
 
-        complete(title, missing, ask, progress=progress, total=len(planned), in_flight=_AT_ONCE)
+        complete(title, missing, ask, progress=progress, total=len(asked), in_flight=_AT_ONCE)
     progress.end(f"{len(missing)} asked")
 
 
