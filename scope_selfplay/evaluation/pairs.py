@@ -14,13 +14,10 @@ import numpy as np
 from scope_selfplay.base.intervals import Estimate, Estimator, Floats, fit_over_items, mean_by_item
 from scope_selfplay.base.values import (
     Comparison,
-    Criterion,
     Key,
     Outcome,
     Rollout,
     RolloutStatus,
-    Rubric,
-    Task,
     Value,
     Verdict,
     rng_from,
@@ -48,9 +45,7 @@ class Pairing(NamedTuple):
 
     @property
     def is_tie(self) -> bool:
-        """Whether both answers are the same, so that no judge needs to be asked."""
-        one, other = (shown(each, View.ANSWER).identity for each in (self.first, self.second))
-        return one == other
+        return are_alike(self.first, self.second)
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -96,6 +91,24 @@ class PairVerdict(Value):
     def share(self) -> float | None:
         """What the first took: 1, 1/2 or 0; None without an outcome."""
         return None if self.outcome is None else self.outcome.share
+
+    @classmethod
+    def of(
+        cls, pairing: Pairing, found: Comparison, *, judge: str = "", dimension: str = ""
+    ) -> "PairVerdict":
+        return cls(
+            item_id=pairing.item_id,
+            first=pairing.first_name,
+            second=pairing.second_name,
+            first_id=found.first_id,
+            second_id=found.second_id,
+            criterion=pairing.criterion,
+            dimension=dimension,
+            both_answered=pairing.first.answer is not None and pairing.second.answer is not None,
+            judge=judge,
+            outcome=found.outcome,
+            verdict=found.verdict,
+        )
 
 
 class WinRate(Value):
@@ -170,12 +183,14 @@ def _pairs_of(one: str, mine: Answers, other: str, theirs: Answers) -> Iterator[
             yield Pairing(item, one, rollout, other, against)
 
 
-async def compare_pair(
-    judge: Judge, pairing: Pairing, task: Task, rubric: Rubric | Criterion | None, style: Style
-) -> Comparison:
+def are_alike(one: Rollout, other: Rollout) -> bool:
+    """Whether both answers are the same, so that no judge needs to be asked."""
+    return shown(one, View.ANSWER).identity == shown(other, View.ANSWER).identity
+
+
+async def compare_pair(judge: Judge, question: PairQuestion) -> Comparison:
     """One comparison in the order given; equal answers tie without a call."""
-    question = PairQuestion(task, pairing.first, pairing.second, style=style, rubric=rubric)
-    if pairing.is_tie:
+    if are_alike(question.first, question.second):
         verdict = Verdict(value=True, reasoning="both give the same answer", attempts=0)
         return question.record(Reply(Outcome(0.5, 0.5), verdict))
     return question.record(await judge.ask(question))
@@ -184,22 +199,11 @@ async def compare_pair(
 async def judge_pair(judge: Judge, item: Item, pairing: Pairing) -> PairVerdict:
     """By the answers alone and the item's rubric, or one criterion of it."""
     alone = None if pairing.criterion is None else item.criteria[pairing.criterion]
-    wanted = item.rubric if alone is None else alone.asked
-    found = await compare_pair(judge, pairing, item.task, wanted, Style.ANSWERS)
-    first, second = pairing.first, pairing.second
-    return PairVerdict(
-        item_id=item.id,
-        first=pairing.first_name,
-        second=pairing.second_name,
-        first_id=first.id,
-        second_id=second.id,
-        criterion=pairing.criterion,
-        dimension="" if alone is None else alone.dimension or alone.title,
-        both_answered=first.answer is not None and second.answer is not None,
-        judge=judge.identity,
-        outcome=found.outcome,
-        verdict=found.verdict,
-    )
+    rubric = item.rubric if alone is None else alone.asked
+    question = PairQuestion(item.task, pairing.first, pairing.second, style=Style.ANSWERS, rubric=rubric)
+    dimension = "" if alone is None else alone.dimension or alone.title
+    found = await compare_pair(judge, question)
+    return PairVerdict.of(pairing, found, judge=judge.identity, dimension=dimension)
 
 
 def win_rates(

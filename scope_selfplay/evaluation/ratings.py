@@ -30,7 +30,7 @@ from scope_selfplay.base.intervals import (
 from scope_selfplay.base.values import Candidate, Comparison, Grade
 from scope_selfplay.config.run import CompareConfig
 from scope_selfplay.corpus.world import task_family
-from scope_selfplay.evaluation.pairs import Answers, PairVerdict
+from scope_selfplay.evaluation.pairs import Answers, Pairing, PairVerdict
 from scope_selfplay.ranking.matches import bradley_terry_batch
 from scope_selfplay.store.ratings import CheckpointPair, Decision, Ratings, Ruling
 
@@ -88,23 +88,12 @@ def rate(
 
 def _named(comparisons: Iterable[Comparison], contestants: Mapping[str, GradedAnswers]) -> list[PairVerdict]:
     """Comparisons with whose answers to which task they are about."""
-    known = {
-        rollout.id: (name, task)
-        for name, contestant in contestants.items()
-        for task, rollout in contestant.rollouts.items()
-    }
-    return [
-        PairVerdict(
-            item_id=known[each.first_id][1],
-            first=known[each.first_id][0],
-            second=known[each.second_id][0],
-            first_id=each.first_id,
-            second_id=each.second_id,
-            outcome=each.outcome,
-            verdict=each.verdict,
-        )
-        for each in comparisons
-    ]
+    known = {each.id: (name, each) for name, own in contestants.items() for each in own.rollouts.values()}
+    found = []
+    for each in comparisons:
+        one, other = known[each.first_id], known[each.second_id]
+        found.append(PairVerdict.of(Pairing(one[1].subject_id, *one, *other), each))
+    return found
 
 
 def _intervals(found: Mapping[str, Estimate]) -> dict[str, tuple[float, float]]:

@@ -16,8 +16,8 @@ from scope_selfplay.base.errors import ConfigError, OutsideError, ScopeError, Us
 from scope_selfplay.base.values import Candidate, Comparison, Rollout
 from scope_selfplay.config.load import load_config
 from scope_selfplay.evaluation.metrics import EvaluationResult
-from scope_selfplay.evaluation.pairs import Pairing, compare_pair
-from scope_selfplay.judge.protocol import Style
+from scope_selfplay.evaluation.pairs import compare_pair
+from scope_selfplay.judge.protocol import PairQuestion, Style
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.run import Run
@@ -86,9 +86,10 @@ class NotebookRun:
         one, other = (
             Rollout.of_answer(each, name) if isinstance(each, str) else each for name, each in named
         )
-        pairing, folder = Pairing(task.task.id, one.id, one, other.id, other), RunFolder(self.path)
+        folder = RunFolder(self.path)
         judge = Run(load_config(folder.config), folder, load_pack(folder.prompts)).open_judge()
-        return at_once(compare_pair(judge, pairing, task.task, task.rubric, Style.ANSWERS))
+        question = PairQuestion(task.task, one, other, style=Style.ANSWERS, rubric=task.rubric)
+        return at_once(compare_pair(judge, question))
 
     def _rows(self, what: Records, iteration: int | None) -> list[dict[str, Any]]:
         if what not in get_args(Records):

@@ -14,16 +14,17 @@ from rich.console import Console as RichConsole
 from rich.rule import Rule
 from rich.text import Text
 
-from scope_selfplay.base.errors import RecordError, UserError
+from scope_selfplay.base.errors import UserError
 from scope_selfplay.base.text import printable
 from scope_selfplay.base.values import Outcome, Rollout, Verdict, rng_from
-from scope_selfplay.judge.fences import View, shown, shown_answer
+from scope_selfplay.evaluation.pairs import are_alike
+from scope_selfplay.judge.fences import shown_answer
 from scope_selfplay.judge.protocol import GateQuestion, GradeQuestion, PairQuestion, Question, Reply, Style
 from scope_selfplay.judge.questions import JudgePrompts
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.report.record import short_name
+from scope_selfplay.report.record import scores_of, short_name
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.query import HumanComparison, HumanFolder, HumanVerdict
+from scope_selfplay.store.query import HeldOutScore, HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.reader import RunReader
 
 _JUDGED = "stage = 'tasks' AND task IS NOT NULL"
@@ -49,78 +50,74 @@ _PAIR_HELP = (
 )
 
 
-class PersonJudge:
-    """At a console; of a prompt, only what is new since the last one of its role is shown.
-
-    Without `prompts` it is asked about pairs alone, which are shown as they are.
-    """
-
-    def __init__(self, console: "Console", prompts: JudgePrompts | None = None) -> None:
-        self._console, self._prompts = console, prompts
-        self._seen: dict[PromptRole, str] = {}
-
-    def ask(self, question: Question[Any]) -> Reply[Any]:
-        """Without a value or a fault where the person cannot say. Raises PersonLeftError."""
-        console, is_pair = self._console, isinstance(question, PairQuestion)
-        words, said, line = (
-            (_OUTCOMES, _PAIR_HELP, "1/2/=/?>") if is_pair else (_YES_OR_NO, _YES_OR_NO_HELP, "y/n/?>")
-        )
-        prompt = self._show(question)
-        while True:
-            word, _, reasoning = console.ask(line).strip().partition(" ")
-            match word.lower():
-                case "/quit":
-                    raise PersonLeftError
-                case "/prompt":
-                    console.show(prompt, "dim")
-                case "" | "/help":
-                    console.show(said, "dim")
-                case known if known in words:
-                    value = words[known]
-                    holds = None if value is None else question.holds(value)
-                    return Reply(value, Verdict(value=holds, reasoning=reasoning.strip(), attempts=0))
-                case _:
-                    console.complain(f"{word!r} is no reply; {said}")
-
-    def _show(self, question: Question[Any]) -> str:
-        if isinstance(question, PairQuestion):
-            self._console.show(question.task.text)
-            for place, rollout in enumerate((question.first, question.second), start=1):
-                self._console.title(f"answer {place}")
-                self._console.show(shown_answer(rollout.answer))
-            return question.task.text
-        assert self._prompts is not None
-        prompt = self._prompts.render(question).prompt
-        self._console.show(new_part(prompt, self._seen.get(question.role, "")))
-        self._seen[question.role] = prompt
-        return prompt
-
-
 @dataclass(frozen=True)
 class ForPerson:
-    """A question, its title, and what is kept of a person's reply."""
+    """A question, its title, and what a reply to it is kept as."""
 
     question: Question[Any]
     title: str
-    keep: Callable[[HumanFolder, Reply[Any]], None]
+    kept: Callable[[Reply[Any]], HumanVerdict | HumanComparison]
     name: tuple[str, ...] = ()
 
 
 def put_to_person(
     asked: Sequence[ForPerson], human: HumanFolder, console: "Console", prompts: JudgePrompts | None = None
 ) -> int:
-    """How many replies were given."""
-    judge = PersonJudge(console, prompts)
-    console.show(_PAIR_HELP if prompts is None else _YES_OR_NO_HELP, "dim")
+    """How many replies were given.
+
+    Of a prompt, only what is new since the last one of its role is shown. Without `prompts` all are pairs of answers,
+    which are shown as they are.
+    """
+    what, help_line = ("pair", _PAIR_HELP) if prompts is None else ("question", _YES_OR_NO_HELP)
+    seen: dict[PromptRole, str] = {}
+    console.show(help_line, "dim")
     for number, each in enumerate(asked, start=1):
-        what = "pair" if prompts is None else "question"
         console.title(f"{what} {number} of {len(asked)}: {each.title}")
+        if prompts is None:
+            prompt = _show_pair(console, each.question)
+        else:
+            prompt, role = prompts.render(each.question).prompt, each.question.role
+            console.show(new_part(prompt, seen.get(role, "")))
+            seen[role] = prompt
         try:
-            reply = judge.ask(each.question)
-        except PersonLeftError:
+            reply = _reply(console, each.question, prompt)
+        except EOFError:
             return number - 1
-        each.keep(human, reply)
+        human.keep(each.kept(reply))
     return len(asked)
+
+
+def _show_pair(console: "Console", question: Question[Any]) -> str:
+    assert isinstance(question, PairQuestion)
+    console.show(question.task.text)
+    for place, rollout in enumerate((question.first, question.second), start=1):
+        console.title(f"answer {place}")
+        console.show(shown_answer(rollout.answer))
+    return question.task.text
+
+
+def _reply(console: "Console", question: Question[Any], prompt: str) -> Reply[Any]:
+    """Without a value or a fault where the person cannot say. Raises EOFError when the person leaves."""
+    words, said, line = (
+        (_OUTCOMES, _PAIR_HELP, "1/2/=/?>")
+        if isinstance(question, PairQuestion)
+        else (_YES_OR_NO, _YES_OR_NO_HELP, "y/n/?>")
+    )
+    while True:
+        word, _, reasoning = console.ask(line).strip().partition(" ")
+        match word.lower():
+            case "/quit":
+                raise EOFError
+            case "/prompt":
+                console.show(prompt, "dim")
+            case "" | "/help":
+                console.show(said, "dim")
+            case known if known in words:
+                value = words[known]
+                holds = None if value is None else question.holds(value)
+                return Reply(value, Verdict(value=holds, reasoning=reasoning.strip(), attempts=0))
+            case _:
+                console.complain(f"{word!r} is no reply; {said}")
 
 
 def sampled(reader: RunReader, count: int, person: str, answered: Sequence[HumanVerdict]) -> list[ForPerson]:
@@ -164,11 +161,10 @@ def asked_on(reader: RunReader, task_id: str, person: str) -> Iterator[ForPerson
 
 
 def _for_verdict(question: Question[bool], said: HumanVerdict) -> ForPerson:
-    def keep(human: HumanFolder, reply: Reply[bool]) -> None:
-        changes = {"value": reply.value, "reasoning": reply.verdict.reasoning}
-        human.keep(said.model_copy(update=changes))
+    def kept(reply: Reply[bool]) -> HumanVerdict:
+        return said.model_copy(update={"value": reply.value, "reasoning": reply.verdict.reasoning})
 
-    return ForPerson(question, question.role.value, keep, said.question)
+    return ForPerson(question, question.role.value, kept, said.question)
 
 
 def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[ForPerson]:
@@ -176,7 +172,8 @@ def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[
 
     Raises RecordError for a checkpoint that has no held-out answers.
     """
-    mine, theirs = (_answers_of(reader, name) for name in (one, other))
+    scores = reader.scores()
+    mine, theirs = (_answers_of(reader, scores, name) for name in (one, other))
     done = {
         frozenset((made.comparison.first_id, made.comparison.second_id))
         for made in HumanFolder(reader.folder).comparisons()
@@ -186,8 +183,7 @@ def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[
     found: list[ForPerson] = []
     for task_id in sorted(mine.keys() & theirs.keys() & tasks.keys()):
         pair = [mine[task_id], theirs[task_id]]
-        alike = len({shown(each, View.ANSWER).identity for each in pair}) == 1
-        if frozenset(rollout.id for rollout in pair) in done or alike:
+        if frozenset(rollout.id for rollout in pair) in done or are_alike(*pair):
             continue
         rng_from("play compare", person, task_id, *sorted((one, other))).shuffle(pair)
         found.append(_for_comparison(PairQuestion(tasks[task_id], *pair, style=Style.ANSWERS), person))
@@ -196,36 +192,22 @@ def pairs_left(reader: RunReader, one: str, other: str, *, person: str) -> list[
 
 
 def _for_comparison(question: PairQuestion, person: str) -> ForPerson:
-    def keep(human: HumanFolder, reply: Reply[Outcome]) -> None:
-        first, second = (short_name(each.checkpoint) for each in (question.first, question.second))
-        human.keep(
-            HumanComparison(
-                person=person,
-                task_id=question.task.id,
-                first=first,
-                second=second,
-                comparison=question.record(reply),
-            )
+    def kept(reply: Reply[Outcome]) -> HumanComparison:
+        return HumanComparison(
+            person=person,
+            task_id=question.task.id,
+            first=short_name(question.first.checkpoint),
+            second=short_name(question.second.checkpoint),
+            comparison=question.record(reply),
         )
 
-    return ForPerson(question, question.task.type, keep)
+    return ForPerson(question, question.task.type, kept)
 
 
-def _answers_of(reader: RunReader, name: str) -> dict[str, Rollout]:
+def _answers_of(reader: RunReader, scores: Sequence[HeldOutScore], name: str) -> dict[str, Rollout]:
     """By held-out task."""
-    condition = "stage = 'compare' AND (checkpoint = ? OR starts_with(checkpoint, ?))"
-    found = {
-        rollout.subject_id: rollout
-        for rollout in reader.records(RecordKind.ROLLOUTS, condition, [name, f"{name}-"])
-    }
-    if not found:
-        known = ", ".join(dict.fromkeys(short_name(score.checkpoint) for score in reader.scores())) or "none"
-        raise RecordError(f"{name}: has no held-out answers; checkpoints that have: {known}")
-    return found
-
-
-class PersonLeftError(Exception):
-    """The person ended the session; what was finished is kept."""
+    ids = [score.rollout_id for score in scores_of(scores, name).values()]
+    return {made.subject_id: made for made in reader.with_ids(RecordKind.ROLLOUTS, "id", ids)}
 
 
 class Console:
@@ -251,11 +233,8 @@ class Console:
         self.show(text, "yellow")
 
     def ask(self, question: str) -> str:
-        """Raises PersonLeftError."""
-        try:
-            return self._console.input(f"{question} ", markup=False)
-        except EOFError:
-            raise PersonLeftError from None
+        """Raises EOFError where the person leaves."""
+        return self._console.input(f"{question} ", markup=False)
 
 
 def new_part(prompt: str, seen: str) -> str:

@@ -23,7 +23,7 @@ from scope_selfplay.judge.account import read_account
 from scope_selfplay.report.glance import going_on
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
-from scope_selfplay.report.record import short_name, task_changes
+from scope_selfplay.report.record import checkpoint_names, short_name, task_changes
 from scope_selfplay.report.sections import Bar, Figure, Folded, Line, Link, Part, Section
 from scope_selfplay.report.signals import BOUNDS, Bounds, Checkup, Evidence, Signal, cut
 from scope_selfplay.run.run import Run
@@ -332,8 +332,7 @@ def _solvers(
 def _example(reader: RunReader, names: Sequence[str]) -> list[Part]:
     """A held-out task, and what the first and the last Solver said to it: the one whose score changed most."""
     scores = reader.scores()
-    answered = {short_name(score.checkpoint) for score in scores}
-    if len(names) < 2 or not {names[0], names[-1]} <= answered:
+    if len(names) < 2 or not {names[0], names[-1]} <= {*checkpoint_names(scores)}:
         return []
     changes = task_changes(reader, scores, names[0], names[-1])
     if not changes:

@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -25,6 +25,7 @@ from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.overview import health_section, recorded_sections, training_sections
 from scope_selfplay.report.record import (
+    checkpoint_names,
     diff_checkpoints,
     in_order,
     short_name,
@@ -42,7 +43,7 @@ from scope_selfplay.report.sections import Section, evaluation_sections
 from scope_selfplay.report.signals import Checkup
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folder import RunFolder, Stage
-from scope_selfplay.store.query import HeldOutScore, UnknownTaskError
+from scope_selfplay.store.query import UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 
 _FRESH_FOR = 1.0
@@ -375,7 +376,7 @@ def compare_page(run: ShownRun, given: Given) -> Page:
     reader = run.fresh()
     scores = reader.scores()
     changes_of = partial(task_changes, reader, scores)
-    return _comparison("compare", _checkpoint_names(scores), changes_of, ComparisonParameters.read(given))
+    return _comparison("compare", checkpoint_names(scores), changes_of, ComparisonParameters.read(given))
 
 
 def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
@@ -383,7 +384,7 @@ def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
     parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
-    names = _checkpoint_names(scores) or [""]
+    names = checkpoint_names(scores) or [""]
     before, after = parameters.a or names[0], parameters.b or names[-1]
     try:
         changes = task_changes(reader, scores, before, after)
@@ -421,11 +422,6 @@ def _around(order: Sequence[str], name: str) -> tuple[str | None, str | None]:
     """What stands before and after it in a list."""
     here = order.index(name)
     return order[here - 1] if here else None, order[here + 1] if here + 1 < len(order) else None
-
-
-def _checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
-    """The checkpoints that answered held-out tasks, oldest first."""
-    return list(dict.fromkeys(short_name(score.checkpoint) for score in scores))
 
 
 OF_RUN: dict[str, Callable[..., Page]] = {

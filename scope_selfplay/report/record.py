@@ -347,22 +347,36 @@ def short_name(checkpoint: str) -> str:
     return checkpoint.partition("-")[0]
 
 
+def checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
+    """The checkpoints that answered held-out tasks, oldest first."""
+    return list(dict.fromkeys(short_name(score.checkpoint) for score in scores))
+
+
+def scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, HeldOutScore]:
+    """Of the scores of all (`RunReader.scores`) those of one checkpoint, by task. Raises RecordError without any."""
+    own = [score for score in scores if name in (score.checkpoint, short_name(score.checkpoint))]
+    if not own:
+        known = ", ".join(checkpoint_names(scores)) or "none"
+        raise RecordError(f"{name}: has no held-out answers; checkpoints that have: {known}")
+    return {score.task_id: score for score in own}
+
+
 def task_changes(
     reader: RunReader, scores: Sequence[HeldOutScore], before: str, after: str
 ) -> list[TaskChange]:
-    """The held-out tasks that both checkpoints answered, of the scores of all (`RunReader.scores`).
+    """The held-out tasks that both checkpoints answered.
 
     Checkpoints by name (S_0, S_1, ...). Raises RecordError for one that has no held-out answers.
     """
-    one, two = _scores_of(scores, before), _scores_of(scores, after)
+    one, two = scores_of(scores, before), scores_of(scores, after)
     rows = reader.sql(
         "SELECT task.id AS id, task.text AS text FROM candidates "
         "WHERE iteration = 0 AND stage = 'tasks' AND task IS NOT NULL"
     )
     texts = {row["id"]: row["text"] for row in rows}
     return [
-        TaskChange(task_id=task, text=texts.get(task, ""), before=score, after=two[task])
-        for task, score in one.items()
+        TaskChange(task_id=task, text=texts.get(task, ""), before=own.score, after=two[task].score)
+        for task, own in one.items()
         if task in two
     ]
 
@@ -402,12 +416,3 @@ def diff_lines(diff: CheckpointDiff, limit: int) -> Iterator[str]:
     )
     rows = ((change.task_id, change.before, change.after, change.text) for change in diff.changes[:limit])
     yield from tab_lines(("task", diff.before, diff.after, "text"), rows)
-
-
-def _scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, float | None]:
-    own = [score for score in scores if name in (score.checkpoint, short_name(score.checkpoint))]
-    found = {score.task_id: score.score for score in own}
-    if all(score is None for score in found.values()):
-        known = ", ".join(dict.fromkeys(score.checkpoint for score in scores)) or "none"
-        raise RecordError(f"{name}: has no held-out answers; checkpoints that have: {known}")
-    return found

@@ -9,7 +9,7 @@ from scope_selfplay.base.values import Candidate, Comparison, Grade, Key, Role, 
 from scope_selfplay.evaluation.evaluate import answer_benchmarks, complete
 from scope_selfplay.evaluation.pairs import Answers, Pairing, balanced_pairs, compare_pair
 from scope_selfplay.evaluation.ratings import GradedAnswers, Grades, breakdown, rate, score_gains
-from scope_selfplay.judge.protocol import Style, grade_answer
+from scope_selfplay.judge.protocol import PairQuestion, Style, grade_answer
 from scope_selfplay.policy.episodes import Episode, Player, Replay, run_episode
 from scope_selfplay.run.candidate import RunContext
 from scope_selfplay.run.run import Run, partner_of
@@ -114,8 +114,9 @@ class _Comparing:
         async def judge(pairing: Pairing) -> None:
             candidate = by_task[pairing.item_id]
             assert candidate.task is not None
-            asked = (self.context.judge, pairing, candidate.task, candidate.rubric, Style.SCORES)
-            append_records(self.folder, [await compare_pair(*asked)])
+            pair = (pairing.first, pairing.second)
+            question = PairQuestion(candidate.task, *pair, style=Style.SCORES, rubric=candidate.rubric)
+            append_records(self.folder, [await compare_pair(self.context.judge, question)])
             check_budget(self.run, self.context.judge)
 
         paid = {ids for ids, comparison in judged().items() if comparison.outcome is not None}

@@ -60,7 +60,7 @@ from scope_selfplay.corpus import formats
 from scope_selfplay.corpus.read import read_documents, survey
 from scope_selfplay.corpus.world import embedded_documents
 from scope_selfplay.dialects.families import DIALECTS, ToolForm
-from scope_selfplay.evaluation.pairs import Pairing, compare_pair
+from scope_selfplay.evaluation.pairs import compare_pair
 from scope_selfplay.evaluation.rows import Row
 from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.inference.codec import ChatCodec
@@ -355,8 +355,7 @@ async def test_a_missing_answer_loses_without_a_call(judge_over: JudgeOver, case
         for missing in (None, "", "\u3164", "Solution:"):
             one, other = rollout(1, "It was built against floods."), rollout(2, missing)
             for first, second in ((one, other), (other, one)):
-                pair = Pairing(TASK.id, "S_1", first, "S_0", second)
-                found = await compare_pair(judge, pair, TASK, None, Style.SCORES)
+                found = await compare_pair(judge, PairQuestion(TASK, first, second, style=Style.SCORES))
                 assert found.outcome is not None
                 assert (found.outcome.first > found.outcome.second) is (first is one)
             for style in Style:

@@ -145,8 +145,8 @@ async def played(judge: Reader, contestants: Sequence[GradedAnswers]) -> list[Co
     for row in range(len(contestants)):
         answers = {f"S_{number}": each.rollouts for number, each in enumerate(contestants[: row + 1])}
         for pair in balanced_pairs(f"S_{row}", answers, key=(row,)):
-            asked: object = judge
-            found.append(await compare_pair(asked, pair, tasks[pair.item_id], None, Style.SCORES))  # type: ignore[arg-type]
+            question = PairQuestion(tasks[pair.item_id], pair.first, pair.second, style=Style.SCORES)
+            found.append(await compare_pair(judge, question))
     return found
 
 
