@@ -30,7 +30,8 @@ from scope_selfplay.base.errors import ExitCode, Finding, ScopeError, State, mac
 from scope_selfplay.base.text import one_line, printable
 
 PATH, FOLDER = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
-"""Types of options and arguments: any path, and one of a folder."""
+FILE = click.Path(dir_okay=False, path_type=Path)
+"""Types of options and arguments: any path, and one of a folder or a file."""
 _BARS, _BARS_IN_ASCII = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _TOO_EARLY = 5.0
 """Seconds in which a pace says nothing yet."""

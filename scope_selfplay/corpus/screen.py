@@ -392,10 +392,12 @@ def describe_corpus(
     suspect = zip(kept, in_processes(suspicions, [each.text for each in kept]), strict=True)
     files = {document.id.partition("#")[0] for document in documents} if path.is_dir() else {path.name}
     source, largest = next(iter(sizes.most_common(1)), ("", 0))
-    short = sum(len(document.text) < _SHORT for document in kept)
+    lengths = [len(document.text) for document in kept]
+    spread = f"median {median(lengths or [0]):.0f}, longest {max(lengths, default=0)}"
+    short = sum(length < _SHORT for length in lengths)
     rows = [
         ("documents", f"{len(kept)} of {len(documents)}", ""),
-        ("characters", str(sizes.total()), ""),
+        ("characters", str(sizes.total()), spread),
         (f"under {_SHORT} characters", f"{short / max(len(kept), 1):.1%}", "of the documents"),
         ("largest source", f"{largest / max(sizes.total(), 1):.1%}", f"of the characters: {source}"),
     ]

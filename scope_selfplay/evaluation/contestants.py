@@ -16,6 +16,7 @@ from typing import Any
 from scope_selfplay.base.errors import CheckpointError
 from scope_selfplay.base.terminal import Activity
 from scope_selfplay.base.values import Role
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.evaluation.benchmarks import Benchmark, Budget, Decoding
 from scope_selfplay.inference.checkpoints import EMBEDDED, policy_path
@@ -77,8 +78,6 @@ def read_contestant(asked: str) -> Contestant:
 
 
 def _of_run(asked: str, run: Path, version: PolicyVersion) -> Contestant:
-    from scope_selfplay.config.load import load_config
-
     folder = RunFolder(run)
     if not folder.config.is_file():
         raise CheckpointError(f"{asked}: {run} has no run.yaml, so it is no run; {_FORMS}")

@@ -162,22 +162,23 @@ class Evaluation:
     def _answers_of(self, contestant: Contestant) -> None:
         """Make what is missing of a contestant's answers and of their scores."""
         place, asked = self.place, self.asked
-        given = None if contestant.answers is None else read_given_answers(contestant.answers)
-        if given is None:
+        items, samples = asked.items, asked.decoding.samples
+        if contestant.answers is None:
             solver = answering_as(place, contestant, asked.decoding)
             identity = solver.engine.identity
-        else:
-            assert contestant.answers is not None
-            identity = given_identity(contestant.answers)
 
-        async def answer(item: Item, key: Key) -> Rollout:
-            if given is not None:
+            async def answer(item: Item, key: Key) -> Rollout:
+                rollout = await place.context.answer(solver, key, item.task)
+                # A server that was away has spoilt this rollout: it is not kept.
+                place.check_outages()
+                return rollout
+        else:
+            given, identity = read_given_answers(contestant.answers), given_identity(contestant.answers)
+            items, samples = tuple(item for item in items if item.id in given), 1
+
+            async def answer(item: Item, key: Key) -> Rollout:
                 name = content_id(Role.SOLVER.value, *key)
                 return Rollout.of_answer(given[item.id], name, checkpoint=identity, subject_id=item.id)
-            rollout = await place.context.answer(solver, key, item.task)
-            # A server that was away has spoilt this rollout: it is not kept.
-            place.check_outages()
-            return rollout
 
         self.folder.join(ContestantRecord(name=contestant.name, identity=identity))
         wanted = {
@@ -185,9 +186,8 @@ class Evaluation:
                 item,
                 (place.config.seed, "evaluation", identity, item.id, sample),
             )
-            for item in asked.items
-            if given is None or item.id in given
-            for sample in range(1 if given is not None else asked.decoding.samples)
+            for item in items
+            for sample in range(samples)
         }
         self._make(f"{contestant.name} answers {asked.name}", answer, wanted)
 

@@ -94,8 +94,6 @@ class EvaluationFolder:
                 f"{self.path}: holds another evaluation (other: {', '.join(changed)}); use another --out, or the "
                 "settings that it was begun with"
             )
-        with disk_faults(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
         if before is None:
             write_atomic(self.items, b"".join(each.model_dump_json().encode() + b"\n" for each in items))
             write_atomic(self.spec, spec.model_dump_json(indent=1) + "\n")

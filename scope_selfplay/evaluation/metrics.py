@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from math import comb
+from statistics import fmean
 from typing import NamedTuple
 
 from scope_selfplay.base.intervals import (
@@ -251,19 +252,14 @@ def _parts(loaded: Benchmark, by_item: ByItem) -> dict[str, Values]:
                     if criterion.dimension and mark is not None:
                         marks[criterion.dimension].append(mark)
         for name, values in marks.items():
-            criteria[f"criterion: {name}"][item.id] = mean_of(values)
+            criteria[f"criterion: {name}"][item.id] = fmean(values)
     several = groups if len(groups) > 1 else {}
     return {name: part for parts in (several, criteria) for name, part in sorted(parts.items())}
 
 
 def _mean(scores: Sequence[AnswerScore]) -> float | None:
     known = [score.value for score in scores if score.value is not None]
-    return mean_of(known) if known else None
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """avg@k."""
-    return sum(values) / len(values)
+    return fmean(known) if known else None
 
 
 def pass_at(k: int, right: int, samples: int) -> float:
@@ -291,7 +287,7 @@ def majority(votes: Sequence[str], values: Sequence[float]) -> float:
         if vote:
             said[vote].append(value)
     most = max(map(len, said.values()), default=0)
-    return mean_of([mean_of(own) for own in said.values() if len(own) == most]) if said else 0.0
+    return fmean([fmean(own) for own in said.values() if len(own) == most]) if said else 0.0
 
 
 def _behaviour(

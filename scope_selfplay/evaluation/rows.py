@@ -96,14 +96,13 @@ class Row:
         return None if value is None else str(value).strip() or None
 
     def number(self, *names: str, default: float | None = None) -> float:
-        name, value = self._first(names)
-        if value is None and default is None:
-            name, value = self._needed(names)
-        found: Any = default if value is None else value
+        if default is not None and self.optional(*names) is None:
+            return default
+        name, value = self._needed(names)
         with suppress(TypeError, ValueError):
-            if not isinstance(found, bool):
-                return float(found)
-        raise self.wrong(name, f"expected a number, found {_shown(found)}")
+            if not isinstance(value, bool):
+                return float(value)
+        raise self.wrong(name, f"expected a number, found {_shown(value)}")
 
     def texts(self, *names: str) -> tuple[str, ...]:
         """The different texts of all these fields: each holds a text, a list, or a list written as JSON or Python."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scope_selfplay.base.errors import ConfigError, ExitCode, UserError
-from scope_selfplay.base.terminal import Progress, quiet_libraries, shown_progress
+from scope_selfplay.base.terminal import PATH, Progress, quiet_libraries, shown_progress
 from scope_selfplay.base.text import one_line
 from scope_selfplay.judge.commands import judge
 
@@ -22,13 +22,7 @@ SAMPLE = 600
 @judge.command("audit")
 @click.argument("run")
 @click.option("--sample", default=SAMPLE, type=click.IntRange(min=1), help="Most calls to make.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a setting, such as the judge's address.",
-)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit_command(run: str, sample: int, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Ask again what RUN has paid its judge for: with other draws, in the other order, with longer answers. Stopped
@@ -60,9 +54,6 @@ def audit_command(run: str, sample: int, overrides: tuple[str, ...], *, as_json:
     click.echo("\n".join(text_of([Section("The judge", [judge_table(checks)])])))
     lines = (f"  {one_line(warning)}" for warning in warnings)
     click.echo("\n".join(["\n== Warnings" if warnings else "\nnothing to warn of", *lines]))
-
-
-_PATH = click.Path(path_type=Path)
 
 
 def _exams(
@@ -113,7 +104,7 @@ def _exams(
 @click.option("--pack", "packs", multiple=True, help="Prompt pack that asks; several are compared.")
 @click.option("--documents", type=click.Path(exists=True, path_type=Path), help="What cases are made from.")
 @click.option("--judgements", default=200, type=click.IntRange(min=40), help="Most to ask.")
-@click.option("--out", type=_PATH, default="judge-exam", help="Keeps what was asked, to go on.")
+@click.option("--out", type=PATH, default="judge-exam", help="Keeps what was asked, to go on.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def exam_command(run: str | None, packs: tuple[str, ...], *, as_json: bool, **options: Any) -> None:

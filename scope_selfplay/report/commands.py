@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import statistics
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from scope_selfplay.base.errors import UserError
+from scope_selfplay.base.terminal import FILE, PATH
 from scope_selfplay.base.values import CandidateStatus, CorpusReader, Gate, Reason
 from scope_selfplay.config.load import CONFIGS
 from scope_selfplay.config.run import CorpusConfig
@@ -121,10 +121,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one HTML file that needs nothing else, with sample tasks.",
+    "-o", "--output", type=FILE, help="Write one HTML file that needs nothing else, with sample tasks."
 )
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
 @click.option(
@@ -223,7 +220,7 @@ SHOWN = 12
 
 
 @click.command("documents")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @click.option("--domain", help="Prompt pack that says how a folder is read: a folder or a name.")
 @click.option(
     "--reader",
@@ -233,12 +230,7 @@ SHOWN = 12
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting of a config.")
 @click.option("--strict", is_flag=True, help="Stop at the first file that cannot be read.")
 @click.option("--near", is_flag=True, help="Leave out near copies, too.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the documents (.jsonl) or the page (.html).",
-)
+@click.option("-o", "--output", type=PATH, help="Write the documents (.jsonl) or the page (.html).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def documents(
     path: Path,
@@ -296,7 +288,3 @@ def documents(
         click.echo(f"{one_line(document.id)}\t{len(document.text)}\t{one_line(document.title)}")
     if len(screened.kept) > SHOWN:
         click.echo(f"... and {len(screened.kept) - SHOWN} more (-o corpus.jsonl writes all)", err=True)
-    lengths = sorted(len(document.text) for document in screened.kept)
-    middle = statistics.median(lengths or [0])
-    longest = max(lengths, default=0)
-    click.echo(f"{len(lengths)} documents; characters: median {middle:.0f}, longest {longest}", err=True)

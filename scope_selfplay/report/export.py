@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scope_selfplay.base.errors import RecordError, UserError
+from scope_selfplay.base.terminal import PATH
 from scope_selfplay.base.values import Candidate, Criterion, Rubric, Task
 from scope_selfplay.store.card import exam_lines, front_matter
 from scope_selfplay.store.columns import RecordKind
@@ -239,9 +240,7 @@ class Exported(NamedTuple):
 @click.option(
     "--format", "format_name", type=click.Choice([*FORMATS]), required=True, help="Who is going to read it."
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write; new or empty."
-)
+@click.option("-o", "--output", type=PATH, required=True, help="Folder to write; new or empty.")
 @click.option(
     "--iteration", "iterations", type=int, multiple=True, help="Only these iterations; several allowed."
 )

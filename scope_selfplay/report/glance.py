@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -47,13 +47,10 @@ def glance(reader: RunReader) -> Glance:
     found = Glance(
         stage=next(("iteration {}, {}".format(*place) for place, done in stages.items() if not done), "done"),
         written=max(file.stat().st_mtime for file in (folder.config, *folder.path.glob("iteration-*/*/*"))),
-        ended=Counter(),
+        ended=ended_as(reader, {*reader.iterations()} - {0}),
         calls=sum(read_account(folder.stage(*place).path).calls for place in stages),
         gpu_hours=sum(gpu_hours(reader, number) or 0 for number in reader.iterations()),
     )
-    for count in reader.funnel():
-        if count.iteration and count.stage is Stage.TASKS:
-            found.ended[count.reason.value] += count.count
     ratings = read_ratings(folder, kept.ruled_in) if kept else None
     if kept and ratings:
         groups = ratings.held_out
@@ -78,6 +75,15 @@ def glance(reader: RunReader) -> Glance:
         found.stage = "iteration {}, {}".format(*left[0]) if left else f"done after iteration {ruled}"
         if has_stopped:
             found.stage = f"stopped after iteration {ruled}"
+    return found
+
+
+def ended_as(reader: RunReader, iterations: Collection[int]) -> Counter[str]:
+    """How many candidates of the task making of these iterations ended how."""
+    found = Counter[str]()
+    for count in reader.funnel():
+        if count.iteration in iterations and count.stage is Stage.TASKS:
+            found[count.reason.value] += count.count
     return found
 
 

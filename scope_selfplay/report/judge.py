@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scope_selfplay.base.intervals import Estimate, shown
 from scope_selfplay.base.terminal import Table
-from scope_selfplay.base.values import Candidate, Comparison, Grade, Outcome
+from scope_selfplay.base.values import Candidate, Comparison, Grade
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 from scope_selfplay.judge.checks import Exam, canary_shares, read_audit, read_canaries, read_exam
 from scope_selfplay.report.sections import Section
@@ -73,8 +73,9 @@ def agreement_with_people(reader: RunReader) -> dict[str, Estimate]:
 
 def _agreement(labels: Sequence[Labels]) -> Estimate:
     kappa = kappa_over_tasks(labels)
-    judge_alone = sum(each.judge is True and each.person is False for each in labels)
-    person_alone = sum(each.judge is False and each.person is True for each in labels)
+    # Of 1, 1/2 and 0, or of yes and no.
+    judge_alone = sum((each.judge, each.person) == (1, 0) for each in labels)
+    person_alone = sum((each.judge, each.person) == (0, 1) for each in labels)
     alone = f"judge alone yes {judge_alone}, person alone yes {person_alone}"
     return Estimate(
         value=sum(each.judge == each.person for each in labels) / len(labels),
@@ -112,24 +113,17 @@ def _labels(reader: RunReader, verdicts: Iterable[HumanVerdict]) -> Iterator[tup
 
 def _labels_of_comparisons(reader: RunReader, compared: Sequence[HumanComparison]) -> Iterator[Labels]:
     """Who won, in the order that the person saw, whatever the judge's was."""
-    judged: dict[tuple[str, str], Outcome] = {}
+    judged: dict[tuple[str, str], float] = {}
     for made in reader.records(RecordKind.COMPARISONS, "stage = 'compare'"):
         assert isinstance(made, Comparison)
         if made.outcome is not None:
-            judged[made.first_id, made.second_id] = made.outcome
-            judged.setdefault(
-                (made.second_id, made.first_id), Outcome(made.outcome.second, made.outcome.first)
-            )
+            judged[made.first_id, made.second_id] = made.outcome.share
+            judged.setdefault((made.second_id, made.first_id), 1 - made.outcome.share)
     for each in compared:
         own = each.comparison
-        outcome = judged.get((own.first_id, own.second_id))
-        if outcome is not None and own.outcome is not None:
-            yield Labels(each.task_id, _winner(outcome), _winner(own.outcome))
-
-
-def _winner(outcome: Outcome) -> bool | None:
-    """Whether the first is better; None is a tie."""
-    return None if outcome.first == outcome.second else outcome.first > outcome.second
+        share = judged.get((own.first_id, own.second_id))
+        if share is not None and own.outcome is not None:
+            yield Labels(each.task_id, share, own.outcome.share)
 
 
 def _duels(comparisons: Iterable[HumanComparison]) -> Iterator[str]:

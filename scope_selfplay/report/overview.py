@@ -7,7 +7,6 @@ From a run's folder alone, finished or running; what was not measured is absent 
 """
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain
@@ -20,7 +19,7 @@ from scope_selfplay.base.terminal import Table, first_and_last, scope_command
 from scope_selfplay.base.text import one_line
 from scope_selfplay.base.values import Reason, Value
 from scope_selfplay.judge.account import read_account
-from scope_selfplay.report.glance import going_on
+from scope_selfplay.report.glance import ended_as, going_on
 from scope_selfplay.report.health import examine
 from scope_selfplay.report.judge import judged_sections
 from scope_selfplay.report.record import checkpoint_names, short_name, task_changes
@@ -137,7 +136,7 @@ def _task_making(reader: RunReader, number: int) -> Iterator[Table]:
         del funnel["tried by the Solver"]
     steps = [(name, f"{count:,}", Bar(count / funnel["documents"])) for name, count in funnel.items()]
     yield Table("From document to task", ("", "", ""), tuple(steps))
-    ended = _reasons(reader, number).most_common()
+    ended = ended_as(reader, [number]).most_common()
     reasons = [(Link(name, "tasks", iteration=number, reason=name), f"{count:,}") for name, count in ended]
     yield Table("Ended as", ("", "candidates"), tuple(reasons))
     # In equal bins from 0 to 1; the last includes 1.
@@ -174,15 +173,6 @@ def _groups(reader: RunReader, number: int, field: str) -> Iterator[tuple[str, .
         score = "" if row["mean"] is None else f"{row['mean']:.3f}"
         link = Link(words, "tasks", iteration=number, **asked)
         yield link, f"{row['accepted']:,}", f"{row['candidates']:,}", score
-
-
-def _reasons(reader: RunReader, number: int) -> Counter[str]:
-    """How many candidates of an iteration's task making ended how."""
-    found = Counter[str]()
-    for count in reader.funnel():
-        if (count.iteration, count.stage) == (number, Stage.TASKS):
-            found[count.reason.value] += count.count
-    return found
 
 
 def _seconds(reader: RunReader, number: int) -> dict[str, float]:
@@ -320,7 +310,7 @@ def _solvers(
     rows = []
     for number, (solver, groups) in enumerate(held_out.items()):
         if kept and (number == 0 or number > len(held_out) - _FEW or solver == kept.solver):
-            whole, ended = groups.get("all"), _reasons(reader, number)
+            whole, ended = groups.get("all"), ended_as(reader, [number])
             made = f"{ended[Reason.ACCEPTED.value]:,} of {ended.total():,}" if number else ""
             name = solver + (" (kept)" if kept.solver == solver else "")
             rows.append((name, shown(whole), made, Bar(whole.value) if whole else ""))
@@ -440,7 +430,7 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def _summary_of(reader: RunReader, run: Run, number: int) -> IterationSummary:
-    rejected = _reasons(reader, number)
+    rejected = ended_as(reader, [number])
     candidates, accepted = rejected.total(), rejected.pop(Reason.ACCEPTED, 0)
     ratings = find_ratings(reader.folder, number)
     (row,) = reader.sql(

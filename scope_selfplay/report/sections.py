@@ -128,22 +128,19 @@ def evaluation_sections(reader: EvaluationReader) -> list[Section]:
 
 def bar(share: float) -> Markup:
     """One horizontal bar, filled to a share of 0 to 1."""
-    filled = max(0.0, min(1.0, share)) * 200
     return Markup(
         '<svg class="chart meter" viewBox="0 0 200 10" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="track" width="200" height="10" rx="2"/>'
         '<rect class="bar" width="{:.1f}" height="10" rx="2"/></svg>'
-    ).format(filled)
+    ).format(200 * share)
 
 
 def lines(drawn: Sequence[Line]) -> Markup:
-    """A few lines over the same steps, named at their ends, between axes; "" where none has two points.
+    """A few lines of two points or more over the same steps, named at their ends, between axes.
 
     Of more than four lines the first, the last and two between them are drawn.
     """
-    drawn = few([line for line in drawn if len(line.values) > 1])
-    if not drawn:
-        return Markup("")
+    drawn = few(drawn)
     width, height = 380, 170
     first, last = min(min(line.steps) for line in drawn), max(max(line.steps) for line in drawn)
     up = ticks(min(min(line.values) for line in drawn), max(max(line.values) for line in drawn))
@@ -239,7 +236,7 @@ def _step_axis(marks: Sequence[tuple[float, float]], bottom: float, right: float
     return edge + drawn + _text((_LEFT + right) / 2, bottom + 29, "step", "middle")
 
 
-def _text(left: float, down: float, content: str, anchor: str = "start") -> Markup:
+def _text(left: float, down: float, content: str, anchor: str) -> Markup:
     return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(
         left, down, anchor, content
     )

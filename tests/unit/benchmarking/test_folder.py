@@ -53,6 +53,7 @@ RIGHT = {"new": (1, 1, 0), "old": (0, 1, 0)}
 
 def write_evaluation(path: Path, *, backwards: bool = False) -> EvaluationFolder:
     """The records in the order of the items, or the other way round; then the result."""
+    path.mkdir()
     folder = EvaluationFolder(path)
     folder.begin(SPEC, ITEMS)
     for name in RIGHT:

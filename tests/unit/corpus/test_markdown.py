@@ -1,5 +1,6 @@
 """Documentation pages become one document per section, with everything in the title that the section needs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,6 @@ def test_a_folder_is_read_by_the_reader_that_is_asked_for(tmp_path: Path) -> Non
     assert read_documents(file) == read_documents(file, CorpusReader.MARKDOWN_SECTIONS) == by_section
     shown = run.invoke(documents, [str(folder), "--domain", "wikipedia"])
     assert shown.stdout.endswith("\tHalden H2 (3.10, 3.20): Pairing a sensor\nnotes.txt\t6\tnotes\n")
-    assert shown.stderr.startswith("2 documents; characters: median ")
+    assert re.search(r"\ncharacters +\d+ +median \d+, longest \d+\n", shown.stdout)
     wrong = run.invoke(documents, [str(folder), "--reader", "sections"])
     assert wrong.exit_code == 2 and "'jsonl', 'text_files', 'markdown_sections'" in wrong.output
