@@ -13,19 +13,17 @@ from subprocess import CompletedProcess
 
 import pytest
 from rich.console import Console
-from starlette.testclient import TestClient
 
 from scope_selfplay.base.terminal import LiveProgress, Progress
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.report.app import Site, build_app
-from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.run.begin import open_run
 from tests.commands import ran
 from tests.doc_commands import environment
 from tests.engines import served
 from tests.models import write_model
 from tests.unit.store.runs import write_run
+from tests.unit.viewer.conftest import viewed
 
 
 def scope(folder: Path, *words: str, **env: str) -> CompletedProcess[str]:
@@ -50,7 +48,7 @@ def test_a_row_that_does_not_fit_is_named_by_the_line_where_it_begins(tmp_path: 
         "scope: recipes.csv:6: 4 columns, the first line has 3 (id, title, text); a value with a line"
     )
     (tmp_path / "recipes.csv").write_text(rows.replace("Mix, then\nbake.", '"Mix, then\nbake."'))
-    assert scope(tmp_path, "documents", "recipes.csv").stderr.startswith("2 documents")
+    assert "2 of 2" in scope(tmp_path, "documents", "recipes.csv").stdout
 
 
 def test_settings_are_shown_before_the_judge_has_a_place(tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_the_live_table_is_no_wider_than_the_terminal(width: int) -> None:
 
 def test_a_run_that_is_deleted_while_it_is_viewed_is_a_page_that_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
-    with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://localhost") as opened:
+    with viewed(folder.path) as opened:
         page = opened.get("/tasks/0/tasks/candidate-0-tasks-003").text
         assert '\n<span class="dim">iteration 0' in page, "a space between the task's type and its iteration"
         shutil.rmtree(folder.path)

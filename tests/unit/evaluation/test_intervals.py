@@ -1,52 +1,61 @@
 """Intervals hold what they promise: in simulations of what benchmarks measure, at the edges, and of Cohen's kappa."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from scope_selfplay.base.intervals import DIFFERENCES, MANY_ITEMS, estimate_mean, estimate_order, percentiles
+from scope_selfplay.base.intervals import (
+    DIFFERENCES,
+    MANY_ITEMS,
+    Estimate,
+    estimate_mean,
+    estimate_order,
+    percentiles,
+)
 from scope_selfplay.evaluation.pairs import Labels, kappa_over_tasks
 
 
+def estimated(values: Sequence[float], **more: Any) -> Estimate:
+    found = estimate_mean(values, seed=0, **more)
+    assert found is not None
+    return found
+
+
 def test_few_items_say_so_and_one_has_no_interval() -> None:
-    one, few, many = (estimate_mean([0.5] * count, seed=0) for count in (1, 19, 20))
-    assert one is not None and few is not None and many is not None
+    one, few, many = (estimated([0.5] * count) for count in (1, 19, 20))
     assert (one.low, one.high, one.note) == (None, None, "one item: no interval")
     assert (few.note, many.note) == ("only 19 items", "")
-    assert few.low is not None and few.high is not None and few.low < 0.5 < few.high
+    assert few.ends[0] < 0.5 < few.ends[1]
     assert estimate_mean([], seed=0) is None
 
 
 def test_a_difference_of_right_and_wrong_has_the_published_interval() -> None:
     """Airway reactivity of 21 children: 1 against 7 is [-0.517, -0.026] (Fagerland, Lydersen and Laake, 2014)."""
-    found = estimate_mean([1.0] + [-1.0] * 7 + [0.0] * 13, seed=0, bounds=DIFFERENCES)
-    assert found is not None and found.ends == pytest.approx((-0.517, -0.026), abs=5e-4)
+    found = estimated([1.0] + [-1.0] * 7 + [0.0] * 13, bounds=DIFFERENCES)
+    assert found.ends == pytest.approx((-0.517, -0.026), abs=5e-4)
 
 
 def test_twenty_right_answers_do_not_prove_that_all_are() -> None:
     """Wilson's: 20 of 20 leave [0.839, 1]; and of 20 that all differ by nothing, one in six might differ."""
-    found = estimate_mean([1.0] * 20, seed=0)
-    assert found is not None and found.low == pytest.approx(0.8389, abs=1e-4) and found.high == 1.0
-    even = estimate_mean([0.0] * 20, seed=0, bounds=DIFFERENCES)
-    assert even is not None and even.ends[0] == pytest.approx(-even.ends[1]) and 0.15 < even.ends[1] < 0.17
-    equal = estimate_mean([0.6] * 20, seed=0)
-    assert equal is not None and equal.low == pytest.approx(0.6 - 0.6 * (1 - 0.025 ** (1 / 20)))
+    assert estimated([1.0] * 20).ends == (pytest.approx(0.8389, abs=1e-4), 1.0)
+    low, high = estimated([0.0] * 20, bounds=DIFFERENCES).ends
+    assert low == pytest.approx(-high) and 0.15 < high < 0.17
+    assert estimated([0.6] * 20).low == pytest.approx(0.6 - 0.6 * (1 - 0.025 ** (1 / 20)))
 
 
 def test_resampling_and_the_normal_limit_agree_where_one_takes_over() -> None:
     values = list(np.random.default_rng(0).beta(0.5, 2.0, MANY_ITEMS + 1))
-    few, many = (
-        estimate_mean(values[:count], seed=0, resamples=4000, bounds=None)
-        for count in (MANY_ITEMS, MANY_ITEMS + 1)
-    )
-    assert few is not None and many is not None
+    few, many = (estimated(values[:count], resamples=4000, bounds=None) for count in (MANY_ITEMS, None))
     assert few.ends == pytest.approx(many.ends, abs=1e-3)
 
 
 def test_more_looks_make_wider_intervals() -> None:
     values = list(np.random.default_rng(0).random(50))
-    found = (estimate_mean(values, seed=0, resamples=4000, looks=looks) for looks in (1, 2, 5))
-    widths = [each.ends[1] - each.ends[0] for each in found if each is not None]
+    found = (estimated(values, resamples=4000, looks=looks) for looks in (1, 2, 5))
+    widths = [each.ends[1] - each.ends[0] for each in found]
     assert widths == sorted(widths) and widths[0] < widths[-1]
     assert percentiles(10**6) == pytest.approx((2.5, 97.5), abs=1e-3)
     assert percentiles(10**6, looks=5) == pytest.approx((0.5, 99.5), abs=1e-3)

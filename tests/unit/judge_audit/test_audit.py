@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from starlette.testclient import TestClient
 
 from scope_selfplay.base.errors import ConfigError, JudgeError, RecordError
 from scope_selfplay.base.terminal import Progress
@@ -50,9 +49,7 @@ from scope_selfplay.judge.rules import LexicalJudge, with_noise
 from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.play.audit import audit_judge
 from scope_selfplay.prompts.folder import load_pack, pack_path
-from scope_selfplay.report.app import Site, build_app
 from scope_selfplay.report.health import audit_values, examine
-from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.rendering import render_report
 from scope_selfplay.report.signals import signal_of
 from scope_selfplay.run.begin import with_judge_prompts
@@ -61,6 +58,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.unit.store.runs import candidate, solver_rollout
+from tests.unit.viewer.conftest import viewed
 
 FINDS: dict[str, tuple[dict[str, float], set[str]]] = {
     "honest": ({}, set()),
@@ -236,7 +234,7 @@ def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: 
     assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
     with RunReader(folder.path) as reader:
         assert ">what being shown first adds to a win</th>" in render_report(reader)
-    with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://127.0.0.1") as client:
+    with viewed(folder.path) as client:
         assert ">what being shown first adds to a win</th>" in client.get("/").text
 
 

@@ -1,17 +1,13 @@
 """Calls of tools in lists, at the terminal, in the browser and in parquet."""
 
-from pathlib import Path
-
 import pytest
-from starlette.testclient import TestClient
 
 from scope_selfplay.base.values import Rollout, ToolCall, ToolFault, Turn
-from scope_selfplay.report.app import Site, build_app
-from scope_selfplay.report.pages import ShownRun
 from scope_selfplay.report.record import describe_task, whole_task
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, rewrite, write_run
+from tests.unit.viewer.conftest import viewed
 
 CALL = ToolCall(
     tool="search_flights",
@@ -58,8 +54,7 @@ def test_a_call_comes_back_from_parquet_and_is_shown_with_arguments_result_time_
 
 
 def test_the_page_of_a_task_shows_its_calls_escaped(folder: RunFolder) -> None:
-    app = build_app(ShownRun(Path(folder.path)), Site())
-    with TestClient(app, base_url="http://localhost") as client, RunReader(folder.path) as reader:
+    with viewed(folder.path) as client, RunReader(folder.path) as reader:
         own = reader.task("task-1-003").candidate.id
         page = client.get(f"/tasks/1/tasks/{own}").text
     assert "search_flights" in page and "&lt;b&gt;Orsk" in page and "<b>Orsk" not in page

@@ -1,6 +1,8 @@
 """A small run with hostile texts in every place that a model writes to, behind the site."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -67,9 +69,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="session")
 def client(folder: RunFolder) -> Iterator[TestClient]:
-    run = ShownRun(folder.path)
-    with TestClient(build_app(run, Site()), base_url="http://localhost") as opened:
+    with viewed(folder.path) as opened:
         yield opened
+
+
+def viewed(run: Path, **how: Any) -> TestClient:
+    """The site of a run."""
+    return TestClient(build_app(ShownRun(run), Site()), base_url="http://localhost", **how)
 
 
 def poison(made: RunFolder, iteration: int, text: str, number: int = 2) -> str:

@@ -24,7 +24,7 @@ from scope_selfplay.report.pages import ShownRun, ShownRuns
 from scope_selfplay.store.files import read_records, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage
 from tests.unit.store.runs import finish, write_run
-from tests.unit.viewer.conftest import MARK, hostile_texts
+from tests.unit.viewer.conftest import MARK, hostile_texts, viewed
 
 pytestmark = pytest.mark.integration
 
@@ -114,35 +114,29 @@ def test_what_models_wrote_is_shown_as_text_in_every_place(client: TestClient) -
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "status", "said"),
     [
-        ("/tasks?reason=bogus", "reason='bogus'"),
-        ("/tasks?low=nan", "low='nan'"),
-        ("/tasks?page=0", "page='0'"),
-        ("/tasks?sort=mean;drop", "sort='mean;drop'"),
-        ("/tasks?raeson=rubric", "did you mean"),
-        ("/tasks?text=" + "a" * 501, "text="),
-        ("/compare?a=S_9", "S_9"),
+        ("/tasks?reason=bogus", 400, "reason='bogus'"),
+        ("/tasks?low=nan", 400, "low='nan'"),
+        ("/tasks?page=0", 400, "page='0'"),
+        ("/tasks?sort=mean;drop", 400, "sort='mean;drop'"),
+        ("/tasks?raeson=rubric", 400, "did you mean"),
+        ("/tasks?text=" + "a" * 501, 400, "text="),
+        ("/compare?a=S_9", 400, "S_9: has no held-out answers; checkpoints that have: S_0, S_1, S_2"),
+        ("/nowhere", 404, "Not Found"),
+        ("/tasks/1/tasks/none", 404, "has no candidate none"),
+        ("/tasks/1/nostage/x", 404, "nostage is not a stage"),
+        ("/compare/none", 404, "has no candidate none"),
+        ("/documents/none", 404, "not in the run's corpus.jsonl"),
+        ("/static/../cli.py", 404, "Not Found"),
     ],
 )
-def test_a_bad_question_is_refused_with_what_is_wrong_with_it(
-    client: TestClient, path: str, said: str
+def test_a_bad_question_and_what_is_not_there_are_pages_that_say_so(
+    client: TestClient, path: str, status: int, said: str
 ) -> None:
     got = client.get(path)
-    assert got.status_code == 400
+    assert got.status_code == status and got.headers["content-security-policy"]
     assert said in Elements(got.text).text
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/nowhere", "/tasks/1/tasks/none", "/tasks/1/nostage/x", "/compare/none", "/documents/none"),
-        "/static/../cli.py",
-    ],
-)
-def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
-    got = client.get(path)
-    assert got.status_code == 404 and Elements(got.text) and got.headers["content-security-policy"]
 
 
 def test_a_list_of_documents_says_what_became_of_each_and_leads_to_it(client: TestClient) -> None:
@@ -161,7 +155,7 @@ def test_a_lost_file_of_a_finished_stage_is_named_and_other_pages_go_on(tmp_path
     run = write_run(tmp_path / "demo")
     for number in (0, 1):
         finish(run, number, Stage.TASKS)
-    with TestClient(build_app(ShownRun(run.path), Site()), base_url="http://localhost") as opened:
+    with viewed(run.path) as opened:
         (lost := run.stage(1, Stage.TASKS).path / "rollouts.parquet").unlink()
         got = opened.get("/tasks/1/tasks/candidate-1-tasks-000")
         assert got.status_code == 404 and f"{lost} was removed" in got.text and "restore it" in got.text
@@ -172,7 +166,7 @@ def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: P
     copy = RunFolder(shutil.copytree(folder.path, tmp_path / "demo"))
     file = copy.stage(1, Stage.TASKS).candidates
     file.write_text(file.read_text().replace('"gate_source"', '"bogus"', 1))
-    with TestClient(build_app(ShownRun(copy.path), Site()), base_url="http://localhost") as opened:
+    with viewed(copy.path) as opened:
         for path in ("/", "/tasks?iteration=1", "/tasks/1/tasks/candidate-1-tasks-001"):
             got = opened.get(path)
             assert got.status_code == 500 and "bogus" in Elements(got.text).text, path
@@ -187,8 +181,7 @@ def test_our_own_fault_is_a_plain_page_without_a_trace(
         raise ZeroDivisionError("secret of the house")
 
     monkeypatch.setitem(pages.OF_RUN, "/training", broken)
-    app = build_app(ShownRun(folder.path), Site())
-    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as opened:
+    with viewed(folder.path, raise_server_exceptions=False) as opened:
         got = opened.get("/training")
         assert got.status_code == 500 and "could not be made" in Elements(got.text).text
         assert "secret" not in got.text and "Traceback" not in got.text
@@ -268,7 +261,7 @@ def test_the_overview_shows_the_interval_that_rules(tmp_path: Path, evidence: st
     write_atomic(stage.ratings, found.model_dump_json())
     ruled = found.gain if evidence == "scores" else found.rating_gain
     assert ruled and shown(ruled, sign=True) in found.reason
-    text = TestClient(build_app(ShownRun(run.path), Site()), base_url="http://localhost").get("/").text
+    text = viewed(run.path).get("/").text
     assert f"{ruled.value:+.3f}<" in text and "{:+.3f} to {:+.3f}".format(*ruled.ends) in text
 
 
@@ -281,7 +274,7 @@ def test_files_that_go_one_by_one_while_a_run_is_viewed_are_no_fault_of_ours(
     files = sorted(
         (path for path in copy.path.rglob("*") if path.is_file()), key=lambda path: path.name[::-1]
     )
-    with TestClient(build_app(ShownRun(copy.path), Site()), base_url="http://localhost") as opened:
+    with viewed(copy.path) as opened:
         assert opened.get("/tasks").status_code == 200
         for row, file in enumerate(files):
             file.unlink()
