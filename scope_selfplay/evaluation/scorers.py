@@ -6,7 +6,7 @@ score = await score_answer(SCORERS["f1"], item, rollout, judge=None, key=key, ch
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -276,7 +276,7 @@ async def _race(asked: Asked) -> Judged:
 
     Each is marked by itself for each criterion, from 0 to 10, where the authors' prompt marks both at once for all.
     """
-    given = Asked(asked.item, _given_rollout(asked.item), asked.judge, asked.key)
+    given = replace(asked, rollout=_given_rollout(asked.item))
     mine, theirs = await asyncio.gather(_by_marks(asked), _by_marks(given))
     value = None
     if mine.value is not None and theirs.value is not None:

@@ -220,10 +220,10 @@ def runs_page(runs: ShownRuns, given: Given) -> Page:
 
 
 def two_runs_page(runs: ShownRuns, given: Given) -> Page:
-    """Two runs beside each other. Without a choice: the first and the last."""
+    """Two runs beside each other."""
     parameters, found = ComparisonParameters.read(given), _glances(runs)
     names = [name for name, each in found.items() if isinstance(each, Glance)] or [""]
-    chosen = [parameters.a or names[0], parameters.b or names[-1]]
+    chosen = parameters.chosen(names)
     shown = {name: runs.run(name) for name in chosen}
     checkups = {name: run.checkups() for name, run in shown.items()}
     made = {
@@ -310,7 +310,7 @@ def leaderboard_page(reader: EvaluationReader, given: Given) -> Page:
 
 
 def items_page(reader: EvaluationReader, given: Given) -> Page:
-    """Two checkpoints on the same items. Without a choice: the first and the last."""
+    """Two checkpoints on the same items."""
     return _comparison("items", reader.checkpoints, reader.changes, ComparisonParameters.read(given))
 
 
@@ -321,7 +321,7 @@ def _comparison(
     page = Page("compare.html", where=where, names=names, parameters=parameters)
     if len(names) < 2:
         return page
-    before, after = parameters.a or names[0], parameters.b or names[-1]
+    before, after = parameters.chosen(names)
     try:
         changes = changes_of(before, after)
         page.values["diff"] = diff_checkpoints(before, after, changes)
@@ -334,17 +334,19 @@ def _comparison(
 
 
 def item_page(reader: EvaluationReader, given: Given, name: str) -> Page:
-    """One item down to its answers and verdicts; with a choice of two checkpoints, these side by side."""
+    """One item down to its answers and verdicts; with a choice of two checkpoints, these side by side.
+
+    Raises PageNotFoundError for an item or a checkpoint that is not there.
+    """
     parameters = ComparisonParameters.read(given)
     try:
         record = reader.item(name)
+        changes = reader.changes(*parameters.chosen(reader.checkpoints))
     except RecordError as error:
         raise PageNotFoundError(str(error)) from None
     chosen = [name for name in (parameters.a, parameters.b) if name] or reader.checkpoints
     answers = [each for each in record.answers if each.answer.checkpoint in chosen]
-    names = (parameters.a or reader.checkpoints[0], parameters.b or reader.checkpoints[-1])
-    order = in_order(reader.changes(*names), parameters.sort)
-    before, after = _around([change.task_id for change in order], name)
+    before, after = _around([change.task_id for change in in_order(changes, parameters.sort)], name)
     return Page(
         "item.html", record=record, answers=answers, before=before, after=after, parameters=parameters
     )
@@ -372,7 +374,7 @@ def task_page(run: ShownRun, given: Given, iteration: int, stage: str, name: str
 
 
 def compare_page(run: ShownRun, given: Given) -> Page:
-    """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
+    """Two checkpoints on the same held-out tasks."""
     reader = run.fresh()
     scores = reader.scores()
     changes_of = partial(task_changes, reader, scores)
@@ -384,8 +386,7 @@ def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
     parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
-    names = checkpoint_names(scores) or [""]
-    before, after = parameters.a or names[0], parameters.b or names[-1]
+    before, after = parameters.chosen(checkpoint_names(scores) or [""])
     try:
         changes = task_changes(reader, scores, before, after)
         record = whole_task(reader, name, iteration=0, stage=Stage.TASKS)
@@ -395,12 +396,11 @@ def compared_answers_page(run: ShownRun, given: Given, name: str) -> Page:
     if name not in order:
         raise PageNotFoundError(f"{name}: not a held-out task that {before} and {after} have answered")
     earlier, later = _around(order, name)
-    compared = [attempt for attempt in record.other_attempts if attempt.stage is Stage.COMPARE]
     sides = [
         attempt
         for side in (before, after)
-        for attempt in compared
-        if short_name(attempt.rollout.checkpoint) == side
+        for attempt in record.other_attempts
+        if attempt.stage is Stage.COMPARE and short_name(attempt.rollout.checkpoint) == side
     ]
     return Page(
         "compared_answers.html",

@@ -69,7 +69,7 @@ class PageParameters(Value):
     def query_string(self, **changes: object) -> str:
         """These parameters with some changed; None drops one."""
         given = self._given() | changes
-        return urlencode({name: str(value) for name, value in given.items() if value is not None})
+        return urlencode({name: value for name, value in given.items() if value is not None})
 
     def _given(self) -> dict[str, str]:
         given = self.model_dump(mode="json", exclude_defaults=True)
@@ -113,6 +113,10 @@ class ComparisonParameters(ListParameters):
     a: str = ""
     b: str = ""
     sort: Literal["change", "gain", "loss"] = "change"
+
+    def chosen(self, names: Sequence[str]) -> tuple[str, str]:
+        """The two; without a choice the first and the last of `names`."""
+        return self.a or names[0], self.b or names[-1]
 
 
 def link(base: str, /, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:

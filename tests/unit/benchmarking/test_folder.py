@@ -161,6 +161,7 @@ def test_terminal_report_and_browser_show_leaderboard_item_and_difference(
         one = client.get("/items/i0").text
         assert "new, answer 1" in one and "The new one knows." in one and "<b>?" not in one
         assert client.get("/items/nothing").status_code == 404
+        assert client.get("/items/i0", params={"a": "nobody"}).status_code == 404
         refused = client.get("/items", params={"a": "nobody"})
         assert refused.status_code == 400 and "no such checkpoint; there are new, old" in refused.text
 

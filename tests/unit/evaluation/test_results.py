@@ -61,14 +61,9 @@ def loaded(samples: int = 1) -> Benchmark:
     return Benchmark("invented", "Invented", "nowhere", Fields(), scorers, decoding=decoding, items=ITEMS)
 
 
-def score(checkpoint: str, row: int, value: float | None, *, sample: int = 0, **more: object) -> AnswerScore:
-    given: dict[str, object] = {
-        "item_id": f"q{row}",
-        "answer_id": f"{checkpoint}-{row}-{sample}",
-        "checkpoint": checkpoint,
-    }
-    given |= {"sample": sample, "scorer": "exact_match", "value": value}
-    return AnswerScore.model_validate({**given, **more})
+def score(checkpoint: str, row: int, value: float | None, *, sample: int = 0, **more: Any) -> AnswerScore:
+    ids = {"item_id": f"q{row}", "answer_id": f"{checkpoint}-{row}-{sample}", "checkpoint": checkpoint}
+    return AnswerScore(sample=sample, value=value, **{"scorer": "exact_match", **ids, **more})
 
 
 def result_of(*scores: AnswerScore, samples: int = 1) -> EvaluationResult:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from scope_selfplay.base.values import Candidate, Criterion, Document, Passage, Priority, Rubric, Turn
+from scope_selfplay.base.values import Candidate, Criterion, Document, Passage, Rollout, Rubric, Turn
 from scope_selfplay.cli import cli
 from scope_selfplay.config.load import load_config
 from scope_selfplay.prompts.folder import load_pack, shipped_prompts
@@ -38,7 +38,7 @@ from scope_selfplay.store.files import write_atomic, write_records
 from scope_selfplay.store.folder import RunFolder, Stage, StageManifest, publish_manifest
 from scope_selfplay.store.query import Flaw
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, challenger_rollout, grade, rewrite, solver_rollout, write_run
+from tests.unit.store.runs import rewrite, write_run, write_tasks
 
 pytestmark = pytest.mark.integration
 
@@ -113,20 +113,15 @@ def test_a_search_is_needed_when_only_it_found_what_the_rubric_asks(
     """One accepted task: `found` is what its Challenger's searches found, `asked` what its rubric asks for."""
     folder = RunFolder(tmp_path)
     stage = folder.stage(1, Stage.TASKS)
-    stage.path.mkdir(parents=True)
     write_atomic(folder.config, "name: demo\n")
     write_records(folder.corpus, [Document(id="doc-002", title="The lantern", text="It stands in Orlund.")])
-    made = candidate(1, 2)
-    assert made.task is not None
-    rubric = Rubric(task_id=made.task.id, criteria=(Criterion(text=asked, priority=Priority.CRITICAL),))
+    # Of the first three candidates the last is accepted.
+    write_tasks(folder, 1, 3)
+    rubric = Rubric(task_id="task-1-002", criteria=(Criterion(text=asked),))
+    rewrite(stage.candidates, Candidate, lambda each: each.model_copy(update={"rubric": rubric}))
     passages = (Passage(id=f"p{row}", title="", text=text) for row, text in enumerate(found))
     turns = tuple(Turn(query="q", passages=(each,)) for each in passages)
-    writer = challenger_rollout(made.challenger_rollout_id, "doc-002", made.task.text)
-    seen, blind = (solver_rollout(name, "S_0-b", made.task.id, "x") for name in made.rollout_ids)
-    write_records(stage.candidates, [made.model_copy(update={"rubric": rubric})])
-    searched = [each.model_copy(update={"turns": own}) for each, own in ((writer, turns), (seen, turns[:1]))]
-    write_records(stage.rollouts, [*searched, blind])
-    write_records(stage.grades, [grade(seen.id, (True, True)), grade(blind.id, (True, False))])
+    rewrite(stage.rollouts, Rollout, lambda each: each.model_copy(update={"turns": turns}))
     with RunReader(tmp_path) as reader:
         assert needed_searches(reader, 1) == needed
 
