@@ -272,8 +272,7 @@ def pass_at(k: int, right: int, samples: int) -> float:
 
 def pass_counts(samples: int) -> tuple[int, ...]:
     """The k for which pass@k is told: powers of two, and all samples."""
-    powers = [1 << bit for bit in range(samples.bit_length()) if 1 << bit <= samples]
-    return tuple(sorted({*powers, samples}))
+    return tuple(sorted({samples, *(1 << bit for bit in range(samples.bit_length()))}))
 
 
 def majority(votes: Sequence[str], values: Sequence[float]) -> float:

@@ -17,9 +17,8 @@ from scope_selfplay.evaluation.metrics import (
 from scope_selfplay.evaluation.pairs import Mark, PairVerdict, agreements, judge_pair, pairs
 from scope_selfplay.evaluation.rows import Fields, Item, ItemCriterion
 from scope_selfplay.evaluation.scorers import Answer, AnswerScore
-from scope_selfplay.judge.protocol import Question, Reply
 from tests.unit.evaluation.contestants import answering, judged_pair
-from tests.unit.evaluation.test_rating import Reader
+from tests.unit.reward_designs.scripted import ScriptedJudge
 
 
 def test_pass_at_k_of_many_samples_is_that_of_the_paper_and_told_for_powers_of_two_and_all() -> None:
@@ -228,18 +227,9 @@ def test_judges_of_pairs_are_averaged_and_apart_and_their_agreement_is_told() ->
 
 
 async def test_a_pairing_shows_the_judge_the_rubric_or_one_criterion_alone() -> None:
-    class Listener(Reader):
-        asked: object = None
-
-        async def ask(self, question: Question[Any]) -> Reply[Any]:
-            self.asked = question.rubric  # type: ignore[attr-defined]
-            return await super().ask(question)
-
-    answers = {name: {"q0": answering(name, "q0", name)} for name in ("S_0", "S_1")}
-    whole, _, by_one, _ = pairs([ITEMS[0]], answers, by_criterion=True)[:4]
-    judge = Listener()
-    found = await judge_pair(judge, ITEMS[0], whole)
-    assert (found.first, found.second, found.item_id, found.both_answered) == ("S_0", "S_1", "q0", True)
-    assert found.outcome is not None and judge.asked == ITEMS[0].rubric
-    found = await judge_pair(judge, ITEMS[0], by_one)
-    assert (found.criterion, found.dimension) == (0, "Facts") and judge.asked == CRITERIA[0].asked
+    answers = {name: {"q0": answering(name, "q0", said)} for name, said in (("S_0", "7"), ("S_1", "3"))}
+    pairings, judge = pairs([ITEMS[0]], answers, by_criterion=True), ScriptedJudge()
+    whole, by_one = [await judge_pair(judge, ITEMS[0], pairings[place]) for place in (0, 2)]
+    assert (whole.first, whole.second, whole.item_id, whole.both_answered) == ("S_0", "S_1", "q0", True)
+    assert (whole.share, by_one.criterion, by_one.dimension) == (1.0, 0, "Facts")
+    assert judge.rubrics == [ITEMS[0].rubric, CRITERIA[0].asked]
