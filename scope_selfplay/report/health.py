@@ -1,9 +1,9 @@
 """Every signal of one iteration, against the bounds outside of which it warns; and what an iteration cost.
 
 Signals of tasks are in `signals`. Here are those of answers of the Solvers to the held-out tasks: what one gained,
-repetition, length; and those of the judge: canaries, an audit. A finished stage has an
-account of its judge (`judge.json`): verdicts and, where a model judges, calls and tokens by role, rubric writing among
-them; of a running stage its records are counted.
+repetition, length; and those of the judge: canaries, an audit. A finished stage has an account of its judge
+(`judge.json`): verdicts and, where a model judges, calls and tokens by role, rubric writing among them; of a running
+stage its records are counted.
 """
 
 from collections.abc import Mapping
