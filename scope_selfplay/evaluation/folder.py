@@ -370,10 +370,7 @@ def evaluation_card(folder: Path, spec: EvaluationSpec, result: EvaluationResult
         "budget": f"{spec.budget.answer:,} tokens of answer in {spec.budget.context:,} of context, "
         f"{spec.budget.search_turns} searches",
         "judges": ", ".join(spec.judges) or "none",
-        "prompts": spec.prompts,
-        "index": spec.index,
-        "seed": spec.seed,
-        "version": spec.version,
+        **spec.model_dump(include={"seed", "prompts", "index", "version"}),
     }
     lines += ["", "## How it was asked", "", *(f"- {name}: {value}" for name, value in asked.items()), ""]
     return "\n".join(lines)
