@@ -6,10 +6,14 @@ repetition, length; and those of the judge: canaries, an audit. A finished stage
 stage its records are counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from scope_selfplay.base.intervals import DIFFERENCES, estimate_mean
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_selfplay.base.intervals import DIFFERENCES, estimate_mean, fit_over_items
 from scope_selfplay.base.values import Gate
 from scope_selfplay.judge.account import read_account
 from scope_selfplay.judge.checks import (
@@ -48,6 +52,8 @@ from scope_selfplay.store.reader import RunReader
 
 HELD_OUT_SAMPLE = 2_000
 """Held-out tasks whose answers are looked at."""
+
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ def examine(reader: RunReader) -> list[Checkup]:
                 ),
                 "common_pattern": common_pattern(made[iteration]),
                 "searches_needed": needed_searches(reader, iteration),
+                "length_correlation": length_correlation(reader, iteration),
             }
         if iteration in answers:
             values |= _of_answers(answers, iteration, trained_from(reader, iteration))
@@ -161,7 +168,12 @@ def held_out_answers(reader: RunReader, iteration: int) -> Answers:
 def trained_from(reader: RunReader, iteration: int) -> int:
     """The number of the Solver from which S_t was trained: the one before, unless that was not promoted."""
     ratings = find_ratings(reader.folder, iteration)
-    return int(ratings.starts[-1].removeprefix("S_")) if ratings and ratings.starts else iteration - 1
+    number = ratings.starts[-1].partition("-")[0].removeprefix("S_") if ratings and ratings.starts else ""
+    return int(number) if number.isdecimal() else iteration - 1
+
+
+ATTEMPTS_SAMPLE = 200
+"""Tried tasks of an iteration whose answers are looked at."""
 
 
 def mean_words(answers: Answers) -> float | None:
@@ -176,6 +188,70 @@ def repeated_sentences(answers: Answers) -> Signal | None:
         return None
     rows = [answer for answer in answers.values() if repeated_sentence(answer.text)]
     return Signal(len(rows) / len(answers), behind=tuple(answer.shown for answer in rows))
+
+
+def length_correlation(reader: RunReader, iteration: int) -> Signal | None:
+    """Of words and score among the answers to one task, over the first tried tasks of an iteration.
+
+    Behind it the tasks whose longest answer is furthest above the mean of their scores.
+    """
+    tasks = [own for own in _attempts(reader, iteration).values() if len(own) > 1]
+    if len(tasks) < LEAST_TASKS:
+        return None
+    deviations = [_deviations(own) for own in tasks]
+    rows = np.array([[(x * x).sum(), (x * y).sum(), (y * y).sum()] for x, y in deviations])
+    fitted = fit_over_items(rows, lambda sums: sums, seed=0)
+    if not fitted.whole[0] or not fitted.whole[2]:
+        return None
+    longest = sorted(
+        ((y[x.argmax()], own[int(x.argmax())]) for (x, y), own in zip(deviations, tasks, strict=True)),
+        key=lambda row: -row[0],
+    )
+    behind = [
+        evidence(iteration, attempt["task"], attempt["text"], attempt["answer"])
+        for above, attempt in longest
+        if above > 0
+    ]
+    return measured(fitted.estimate(_correlation, len(rows), looks=LOOKS), behind=tuple(behind))
+
+
+def _attempts(reader: RunReader, iteration: int) -> dict[str, list[dict[str, Any]]]:
+    """The graded answers to the first tried tasks of an iteration: task, its text, answer and score, by task."""
+    tried = reader.sql(
+        "SELECT task.id AS id, task.text AS text, rollout_ids FROM candidates WHERE iteration = ? "
+        "AND stage = 'tasks' AND mean IS NOT NULL ORDER BY ordinal LIMIT ?",
+        [iteration, ATTEMPTS_SAMPLE],
+    )
+    ids = [rollout for row in tried for rollout in row["rollout_ids"]]
+    if not ids:
+        return {}
+    # Ids in the query itself: Bloom filters then skip most of a large file.
+    marks = ", ".join("?" * len(ids))
+    rows = reader.sql(
+        "SELECT r.subject_id AS task, r.answer, g.score FROM rollouts r JOIN grades g ON g.rollout_id = r.id "
+        "AND g.iteration = r.iteration AND g.stage = r.stage WHERE r.iteration = ? AND r.stage = 'tasks' "
+        f"AND r.id IN ({marks}) AND g.score IS NOT NULL AND r.answer IS NOT NULL ORDER BY r.ordinal",
+        [iteration, *ids],
+    )
+    texts = {row["id"]: row["text"] for row in tried}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["task"], []).append(row | {"text": texts[row["task"]]})
+    return found
+
+
+def _deviations(attempts: Sequence[Mapping[str, Any]]) -> tuple[Numbers, Numbers]:
+    """Words and scores, each less its mean over the task's answers: what the task itself decides is taken out."""
+    words = np.array([word_count(attempt["answer"]) for attempt in attempts], dtype=np.float64)
+    scores = np.array([attempt["score"] for attempt in attempts])
+    return words - words.mean(), scores - scores.mean()
+
+
+def _correlation(sums: Numbers) -> Numbers:
+    """From sums of squares and products; 0 where either never varies."""
+    words, both, scores = sums.T
+    spread = np.sqrt(words * scores)
+    return np.asarray(np.where(spread > 0, both / np.where(spread > 0, spread, 1), 0.0))
 
 
 _VERDICTS = f"""

@@ -77,6 +77,13 @@ BOUNDS: Mapping[str, Bounds] = {
     "answer_growth": Bounds(
         "held-out answers against S_0's", 0.5, 2.0, "length is being learnt, not content", "times"
     ),
+    "length_correlation": Bounds(
+        "correlation of length and score among answers to one task",
+        None,
+        0.8,
+        "the length decides the score",
+        "-1-1",
+    ),
     "same_score": Bounds("tried tasks whose rollouts all score alike", None, 0.5, "they teach nothing"),
     "zero_variance": Bounds("Solver's training groups without variance", None, 0.5, _NO_GRADIENT),
     "zero_variance_challenger": Bounds(
