@@ -272,23 +272,16 @@ def sampler_from(
     rollout: Callable[[str, Key], Awaitable[Rollout]],
     reward: Callable[[Sequence[Rollout]], Awaitable[Sequence[float | None]]],
     group_size: int,
-    *,
-    per_turn: bool = False,
 ) -> StepSampler:
-    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out.
-
-    `per_turn`: a row per turn, for a family that drops earlier thinking.
-    """
+    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out."""
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         keys = [(step, record, member) for record in records for member in range(group_size)]
         rollouts = await asyncio.gather(*(rollout(key[1], key) for key in keys))
-        sampled([rows_from(each, per_turn=per_turn) for each in rollouts])
+        sampled(list(map(rows_from, rollouts)))
         groups = in_groups(rollouts, group_size)
         rewards = [each for group in await asyncio.gather(*map(reward, groups)) for each in group]
-        rewarded = [
-            rewarded_rollout(*each, per_turn=per_turn) for each in zip(rollouts, rewards, strict=True)
-        ]
+        rewarded = [rewarded_rollout(*each) for each in zip(rollouts, rewards, strict=True)]
         return StepResult(in_groups(rewarded, group_size), {})
 
     return sample_step

@@ -12,6 +12,7 @@ from typing import Any
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.config.run import ModelConfig, TrackingConfig
 from scope_selfplay.config.training import TrainConfig
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.rewards.measures import Mean, Measure
 from scope_selfplay.run.run import samples_exactly
@@ -83,6 +84,12 @@ class GrpoJob:
     def exact(self) -> bool:
         """Whether an engine in this process computes what the trainer computes."""
         return samples_exactly(self.options.model, len(self.codec.tokenizer))
+
+    @property
+    def rewrites_history(self) -> bool:
+        """Whether the policy's family does, so that a rollout becomes a row per turn."""
+        model = self.options.model
+        return dialect(model.dialect, model.earlier_thinking).drops_earlier_thinking
 
     @property
     def records_folder(self) -> StageFolder:
@@ -159,12 +166,12 @@ def group_metrics(groups: Sequence[Sequence[RolloutShare]], advantages: Sequence
     }
 
 
-def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, Measure]:
+def row_metrics(rollouts: Sequence[RewardedRollout], *, rewrites_history: bool) -> dict[str, Measure]:
     """How rollouts became rows: rows per rollout, the share that was split against expectation, and truncated."""
     sampled = [rollout for rollout in rollouts if rollout.rows]
     return {
         "rows": Mean.of(len(rollout.rows) for rollout in sampled),
-        "split": Mean.of(rollout.split for rollout in sampled),
+        "split": Mean.of(len(rollout.rows) > 1 and not rewrites_history for rollout in sampled),
         "truncated": Mean.of(rollout.truncated for rollout in sampled),
     }
 

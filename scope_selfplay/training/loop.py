@@ -148,7 +148,7 @@ class TrainingLoop:
         assert result is not None
         assert list(map(len, result.rows)) == list(map(len, rows or ())), "rewards are of other rollouts"
         shares = [list(map(RolloutShare.of, group)) for group in result.groups]
-        measures = {**result.metrics, **row_metrics(result.rollouts)}
+        measures = {**result.metrics, **row_metrics(result.rollouts, rewrites_history=job.rewrites_history)}
         table, told, accounts = zip(
             *ranks.agree("rewards", (shares, measures, job.callbacks.account())), strict=True
         )

@@ -37,8 +37,7 @@ from scope_selfplay.training.passes import rewarded_rollout, rows_from
 def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
     assert writer.challenger is not None
-    context, family = writer.context, writer.challenger.policy_format.dialect
-    settings, per_turn = context.config.challenger, family.drops_earlier_thinking
+    context, settings = writer.context, writer.context.config.challenger
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         sampling = _StepSampling(writer)
@@ -48,7 +47,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
 
         async def announce() -> None:
             # Their tasks are tried elsewhere.
-            sampled([rows_from(rollout, per_turn=per_turn) for rollout in await asyncio.gather(*writing)])
+            sampled(list(map(rows_from, await asyncio.gather(*writing))))
 
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         written, tried = [each for each, _ in results], [each for _, each in results]
@@ -72,7 +71,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
             **(context.canaries.measures() if context.canaries else {}),
             **sampling.clock.seconds(),
         }
-        rewarded = [rewarded_rollout(*each, per_turn=per_turn) for each in zip(written, rewards, strict=True)]
+        rewarded = [rewarded_rollout(*each) for each in zip(written, rewards, strict=True)]
         return StepResult(in_groups(rewarded, settings.group_size), metrics)
 
     return sample_step
@@ -121,7 +120,6 @@ def solver_sampler(
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
     settings, count = context.config.solver, job.codec.count
-    per_turn = solver.policy_format.dialect.drops_earlier_thinking
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
     # A training that goes on keeps the rubrics that it was begun with, whichever rank wrote them.
@@ -138,8 +136,7 @@ def solver_sampler(
         groups = await asyncio.gather(*begun)
 
         async def announce() -> None:
-            rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
-            sampled([rows_from(rollout, per_turn=per_turn) for rollout in rollouts])
+            sampled([rows_from(rollout) for group in groups for rollout in await group.all_rollouts()])
 
         judged, _ = await asyncio.gather(rewarder.judge_step(groups, (*key, step)), announce())
         rollouts = [rollout for group in judged for rollout in group.rollouts]
@@ -153,10 +150,7 @@ def solver_sampler(
             **sampling.clock.seconds(),
         }
         rewarded = [
-            [
-                rewarded_rollout(*each, per_turn=per_turn)
-                for each in zip(group.rollouts, group.rewards, strict=True)
-            ]
+            [rewarded_rollout(*each) for each in zip(group.rollouts, group.rewards, strict=True)]
             for group in judged
         ]
         return StepResult(rewarded, metrics)
