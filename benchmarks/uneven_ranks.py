@@ -92,7 +92,7 @@ def _trained(case: Case, folder: Path, team: Ranks) -> list[Any]:
     rows = {"micro_tokens": 64 if compute is torch.float32 else 1, "learning_rate": rate}
     settings = SolverConfig(loss=case.loss, kl_beta=case.beta, **rows, **KEPT)
     job = job_of(folder / "base", folder / f"stage-{team.processes}", settings)
-    job = replace(job, ranks=team, options=replace(job.options, scale=scale_of(settings)))
+    job = replace(job, ranks=team, scale=scale_of(settings))
     placement = Placement(torch.device("cpu"), compute, team.processes if sharded else 1, sharded)
     # An adapter is over M0 itself. It is drawn, as `load` does it.
     start = folder / ("base" if case.adapter else "start")

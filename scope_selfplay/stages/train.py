@@ -21,7 +21,7 @@ from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifest
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
@@ -140,18 +140,16 @@ class _Training:
         )
         return GrpoJob(
             start=TrainingStart(self.start.path, run.base, lineage),
-            options=TrainingOptions(
-                settings=settings,
-                temperature=run.config.sampling.temperature,
-                top_p=run.config.sampling.top_p,
-                seed=seed_from(*run.key(self.iteration, stage), "trainer"),
-                scale=scale_of(settings),
-                model=run.config.model,
-                tracking=run.config.tracking,
-            ),
+            settings=settings,
             records=records,
             folder=run.folder.stage(self.iteration, stage),
             codec=run.codec,
+            temperature=run.config.sampling.temperature,
+            top_p=run.config.sampling.top_p,
+            seed=seed_from(*run.key(self.iteration, stage), "trainer"),
+            scale=scale_of(settings),
+            model=run.config.model,
+            tracking=run.config.tracking,
             callbacks=TrainingCallbacks(
                 self.on_step, lambda: (tally.calls, tally.failed), run.progress.say, run.outages.append
             ),

@@ -30,7 +30,7 @@ from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder, weights_hash
 from scope_selfplay.training.engines import Engine, Rows, StepResult
-from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
@@ -80,8 +80,10 @@ def sft(
         save_every=-(-steps // 20),
         max_prompt=max(8, *(len(row.prompt_ids) for row in rows)),
     )
-    options = TrainingOptions(training, temperature=1.0, seed=settings.seed, scale=AdvantageScale.GIVEN)
-    job = GrpoJob(TrainingStart(start, start, lineage), options, records, folder, codec, ranks=team)
+    origin, scale = TrainingStart(start, start, lineage), AdvantageScale.GIVEN
+    job = GrpoJob(
+        origin, training, records, folder, codec, temperature=1.0, seed=settings.seed, scale=scale, ranks=team
+    )
 
     async def sample(chosen: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         return StepResult([[RewardedRollout([rows[int(each)]], 1.0)] for each in chosen], {})

@@ -189,11 +189,11 @@ def open_engine(
     options: dict[str, Any] = {
         "identity": "",
         "max_length": job.max_length,
-        "temperature": job.options.temperature,
-        "top_p": job.options.top_p,
+        "temperature": job.temperature,
+        "top_p": job.top_p,
         "on_tokens": context.activity.sampled,
     }
-    settings, ranks = job.options.model, job.ranks
+    settings, ranks = job.model, job.ranks
     match settings.engine:
         case "in_process":
             check_engine(settings.engine, ranks.processes if model.placement.sharded else 1)

@@ -34,29 +34,16 @@ class TrainingStart:
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    settings: TrainConfig
-    temperature: float
-    seed: int
-    top_p: float = 1.0
-    scale: AdvantageScale = AdvantageScale.GROUP
-    model: ModelConfig = field(default_factory=ModelConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-
-
-@dataclass(frozen=True)
 class TrainingCallbacks:
     """`on_step` gets a step (from 1), its metrics, and what `account` gave on every rank; the first rank calls it.
 
     `on_outage` is called when the server of the policy in training was down for longer than the retries last.
     """
 
-    on_step: Callable[[int, dict[str, Any], Sequence[Any]], None] = field(
-        default=lambda step, line, accounts: None
-    )
-    account: Callable[[], Any] = field(default=lambda: None)
-    say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
-    on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
+    on_step: Callable[[int, dict[str, Any], Sequence[Any]], None] = lambda step, line, accounts: None
+    account: Callable[[], Any] = lambda: None
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    on_outage: Callable[[OutsideError], None] = lambda fault: None
 
 
 @dataclass(frozen=True)
@@ -64,32 +51,33 @@ class GrpoJob:
     """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training."""
 
     start: TrainingStart
-    options: TrainingOptions
+    settings: TrainConfig
     records: Sequence[str]
     folder: StageFolder
     codec: ChatCodec
+    temperature: float
+    seed: int
+    top_p: float = 1.0
+    scale: AdvantageScale = AdvantageScale.GROUP
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     callbacks: TrainingCallbacks = field(default_factory=TrainingCallbacks)
     ranks: Ranks = field(default_factory=Ranks)
 
     @property
-    def settings(self) -> TrainConfig:
-        return self.options.settings
-
-    @property
     def max_length(self) -> int:
         """Tokens of prompt and response together."""
-        return min(self.options.model.max_length, self.settings.max_prompt + self.settings.max_response)
+        return min(self.model.max_length, self.settings.max_prompt + self.settings.max_response)
 
     @property
     def exact(self) -> bool:
         """Whether an engine in this process computes what the trainer computes."""
-        return samples_exactly(self.options.model, len(self.codec.tokenizer))
+        return samples_exactly(self.model, len(self.codec.tokenizer))
 
     @property
     def rewrites_history(self) -> bool:
         """Whether the policy's family does, so that a rollout becomes a row per turn."""
-        model = self.options.model
-        return dialect(model.dialect, model.earlier_thinking).drops_earlier_thinking
+        return dialect(self.model.dialect, self.model.earlier_thinking).drops_earlier_thinking
 
     @property
     def records_folder(self) -> StageFolder:
@@ -123,7 +111,7 @@ class StepLog:
         """Forget the steps after the first `done`: they are made again."""
         kept = [row for row in read_rows(self._job.folder.metrics) if row["step"] <= done]
         write_records(self._job.folder.metrics, kept)
-        if self._job.options.tracking.report_to:
+        if self._job.tracking.report_to:
             self._report = _trackers(self._job)
 
     def write(self, step: int, line: Line, accounts: Sequence[Any]) -> None:
@@ -181,7 +169,7 @@ def _trackers(job: GrpoJob) -> Callable[[int, Mapping[str, float]], None]:
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
-    lineage, names = job.start.lineage, list(job.options.tracking.report_to)
+    lineage, names = job.start.lineage, list(job.tracking.report_to)
     name = f"{lineage.run}-{lineage.iteration:02d}-{lineage.role}"
     arguments = TrainingArguments(str(job.folder.work), run_name=name, report_to=names, use_cpu=True)
     state, control = TrainerState(is_world_process_zero=True, is_local_process_zero=True), TrainerControl()

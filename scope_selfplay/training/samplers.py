@@ -176,7 +176,7 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         batch, first = job.settings.batch, job.ranks.number * len(records)
         had = set(job.records[step * batch : (step + 1) * batch])
         fresh = [task for task in tasks if task not in had]
-        rng_from(job.options.seed, "resample", step).shuffle(fresh)
+        rng_from(job.seed, "resample", step).shuffle(fresh)
         for number in range(rounds):
             flat = [place for place, group in enumerate(groups) if is_flat([each.reward for each in group])]
             turns = {place: number * batch + first + place for place in flat}

@@ -61,7 +61,7 @@ def sharded_job(
     """A step's four rollouts are two for each of two ranks, in two passes. `name`: of several in one case."""
     given = {"micro_tokens": 1, "kl_beta": 0.0, **settings}
     job = replace(job_of(place.random_policy, place.folder / name, start=start, **given), ranks=place.ranks)
-    return with_model(job, job.options.model.model_copy(update={"lora_rank": 4})) if lora else job
+    return with_model(job, job.model.model_copy(update={"lora_rank": 4})) if lora else job
 
 
 def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:

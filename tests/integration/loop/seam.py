@@ -16,7 +16,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
@@ -39,7 +39,9 @@ def job_of(
     training = SolverConfig(steps=steps, batch=BATCH, group_size=GROUP, max_response=64, **given)
     return GrpoJob(
         start=TrainingStart(start or policy, policy),
-        options=TrainingOptions(training, temperature=1.0, seed=3),
+        settings=training,
+        temperature=1.0,
+        seed=3,
         records=[f"t{row}" for row in range(steps * BATCH)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
@@ -51,7 +53,7 @@ def job_of(
 
 
 def with_model(job: GrpoJob, model: ModelConfig) -> GrpoJob:
-    return replace(job, options=replace(job.options, model=model))
+    return replace(job, model=model)
 
 
 def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:

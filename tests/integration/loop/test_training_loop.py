@@ -274,7 +274,7 @@ def test_an_export_has_the_data_type_of_m0(
 
 def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
     job = job_of(policy, folder, start=start, steps=steps, kl_beta=0.1, learning_rate=5e-2)
-    return with_model(job, job.options.model.model_copy(update={"lora_rank": rank}))
+    return with_model(job, job.model.model_copy(update={"lora_rank": rank}))
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:

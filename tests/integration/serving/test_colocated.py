@@ -129,7 +129,7 @@ def train_colocated(job: GrpoJob, rollouts: Sampler) -> list[dict[str, Any]]:
     with job.ranks:
         model = load(job)
         source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
-        engine = Colocated(source, job.start.weights, job.options.model, job.max_length, 0)
+        engine = Colocated(source, job.start.weights, job.model, job.max_length, 0)
 
         async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
             return StepResult(in_groups(await rollouts(source, model, step, sampled), GROUP), {})
