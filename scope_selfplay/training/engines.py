@@ -249,8 +249,8 @@ class Rollouts:
 
     def _run(self) -> None:
         try:
-            with self._runner as runner:
-                found = runner.run(self._sampled())
+            with self._runner:
+                found = self._loop.run_until_complete(self._task)
             self._announce(found.rows)
             self.result.set_result(found)
         except asyncio.CancelledError:
@@ -263,9 +263,6 @@ class Rollouts:
         for future in (self.sampled, self.result):
             if not future.done():
                 end(future)
-
-    async def _sampled(self) -> StepResult:
-        return await self._task
 
 
 def sampler_from(
