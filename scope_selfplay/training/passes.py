@@ -12,6 +12,7 @@ each is padded on the right to the longest of its pass, where a causal model nee
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -232,11 +233,8 @@ def _even_passes(rows: Sequence[int], count: int) -> Passes:
 
 def _padded_passes(rows: Sequence[int], budget: int, count: int) -> Passes:
     """`count` runs of rows of similar length, none larger than it has to be."""
-    low, high = 0, budget
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if len(_padded_runs(rows, middle)) <= count else (middle + 1, high)
-    passes = _padded_runs(rows, low)
+    least = bisect_left(range(budget), True, key=lambda tokens: len(_padded_runs(rows, tokens)) <= count)
+    passes = _padded_runs(rows, least)
     while len(passes) < count:
         largest = max(passes, key=len, default=[])
         half = len(largest) // 2
