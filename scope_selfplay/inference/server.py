@@ -30,7 +30,6 @@ from scope_selfplay.inference.served import WEIGHTS_HEADER
 from scope_selfplay.net.json import parse_object
 from scope_selfplay.net.serve import (
     MAX_BODY,
-    BodyTooLargeError,
     ServerMetrics,
     endpoint,
     json_response,
@@ -252,8 +251,6 @@ async def _complete(service: ModelService, request: Request) -> Response:
     try:
         data = await read_body(request, MAX_BODY)
         parsed = read_request(data, vocabulary=service.vocabulary, max_length=service.max_length)
-    except BodyTooLargeError as error:
-        return refuse(413, str(error))
     except ValueError as error:
         return refuse(400, str(error))
     if parsed.model not in (None, service.name):
