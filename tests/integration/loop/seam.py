@@ -1,7 +1,6 @@
 """Made-up rollouts for the training loop: what a step is asked for, and jobs small enough for a test."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ def job_of(
     steps: int = 1,
     on_step: Any = None,
     said: list[str] | None = None,
+    model: ModelConfig | None = None,
     **settings: Any,
 ) -> GrpoJob:
     (folder / ".work").mkdir(parents=True, exist_ok=True)
@@ -42,6 +42,7 @@ def job_of(
         settings=training,
         temperature=1.0,
         seed=3,
+        model=model or ModelConfig(),
         records=[f"t{row}" for row in range(steps * BATCH)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
@@ -50,10 +51,6 @@ def job_of(
             say=(said if said is not None else []).append,
         ),
     )
-
-
-def with_model(job: GrpoJob, model: ModelConfig) -> GrpoJob:
-    return replace(job, model=model)
 
 
 def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:

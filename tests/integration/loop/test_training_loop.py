@@ -37,7 +37,6 @@ from tests.integration.loop.seam import (
     row,
     same,
     train_on,
-    with_model,
 )
 
 
@@ -258,14 +257,13 @@ def test_an_export_has_the_data_type_of_m0(
 ) -> None:
     model = ModelConfig(lora_rank=rank)
     for base, dtype, name in ((random_policy, "F32", "float32"), (half_policy, "BF16", "bfloat16")):
-        job = with_model(job_of(base, tmp_path / name), model)
+        job = job_of(base, tmp_path / name, model=model)
         train_on(job, by_member)
         assert dtypes_of(job.folder.checkpoint) == {dtype}
         assert json.loads((job.folder.checkpoint / "config.json").read_text())["dtype"] == name
         assert not same(job.folder.checkpoint, base)
-    exact = with_model(
-        job_of(half_policy, tmp_path / "exact"), model.model_copy(update={"export_dtype": "float32"})
-    )
+    whole = model.model_copy(update={"export_dtype": "float32"})
+    exact = job_of(half_policy, tmp_path / "exact", model=whole)
     train_on(exact, by_member)
     assert dtypes_of(exact.folder.checkpoint) == {"F32"}
     # Servers go by the config, and serve it as they serve M0.
@@ -273,8 +271,8 @@ def test_an_export_has_the_data_type_of_m0(
 
 
 def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
-    job = job_of(policy, folder, start=start, steps=steps, kl_beta=0.1, learning_rate=5e-2)
-    return with_model(job, job.model.model_copy(update={"lora_rank": rank}))
+    options = {"kl_beta": 0.1, "learning_rate": 5e-2, "model": ModelConfig(lora_rank=rank)}
+    return job_of(policy, folder, start=start, steps=steps, **options)
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:
