@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,23 +43,9 @@ from tests.word_codec import WordCodec
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
 
 
-def rollout_of(
-    turns: Sequence[Turn],
-    *,
-    answer: str | None = None,
-    task: str | None = None,
-    status: RolloutStatus = RolloutStatus.FINISHED,
-) -> Rollout:
-    return Rollout(
-        id="r",
-        role=Role.SOLVER,
-        checkpoint="S_0",
-        subject_id="t",
-        turns=tuple(turns),
-        answer=answer,
-        task=task,
-        status=status,
-    )
+def rollout_of(turns: Sequence[Turn], **ended: Any) -> Rollout:
+    """`ended`: its answer or task, and status."""
+    return Rollout(id="r", role=Role.SOLVER, checkpoint="S_0", subject_id="t", turns=tuple(turns), **ended)
 
 
 def growing(first: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Turn]:
