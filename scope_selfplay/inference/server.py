@@ -148,11 +148,11 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class ModelMetrics(ServerMetrics):
-    def __init__(self) -> None:
+    def __init__(self, engine: InProcessModel) -> None:
         super().__init__("scope_model", _SECONDS)
         self.tokens = Counter("tokens", "Tokens read (in) and sampled (out)", ["direction"], **self._own)
-        self.running = Gauge("running", "Sequences being decoded", **self._own)
-        self.waiting = Gauge("waiting", "Sequences that wait for a slot", **self._own)
+        Gauge("running", "Sequences being decoded", **self._own).set_function(lambda: engine.running)
+        Gauge("waiting", "Sequences that wait for a slot", **self._own).set_function(lambda: engine.waiting)
 
 
 class ModelService:
@@ -205,7 +205,7 @@ class ModelService:
         self.queue = queue
         self.api_key = api_key
         self.draining = False
-        self.metrics = ModelMetrics()
+        self.metrics = ModelMetrics(self.engine)
 
 
 def model_app(service: ModelService) -> Starlette:
@@ -228,11 +228,6 @@ def model_app(service: ModelService) -> Starlette:
             return refuse(503, "draining", {"Retry-After": "1"})
         return json_response({"status": "ok"})
 
-    async def metrics(request: Request) -> ASGIApp:
-        service.metrics.running.set(service.engine.running)
-        service.metrics.waiting.set(service.engine.waiting)
-        return await service.metrics.answer(request)
-
     key = service.api_key
     return Starlette(
         routes=[
@@ -240,7 +235,7 @@ def model_app(service: ModelService) -> Starlette:
             Route("/v1/models", endpoint(models, key)),
             Route("/info", endpoint(about, key)),
             Route("/health", endpoint(health)),
-            Route("/metrics", endpoint(metrics)),
+            Route("/metrics", service.metrics.answer),
         ]
     )
 
