@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Progress, first_and_last
-from scope_selfplay.base.values import Role, rng_from, seed_from
+from scope_selfplay.base.values import Candidate, Role, rng_from, seed_from
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.judge.account import check_failure_budget
@@ -25,7 +25,7 @@ from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStar
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
-from scope_selfplay.training.samplers import TaskWithRubric, challenger_sampler, resampled, solver_sampler
+from scope_selfplay.training.samplers import challenger_sampler, resampled, solver_sampler
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:
@@ -203,7 +203,7 @@ class _Training:
 class SolverTasks:
     """`records` are the ids of the tasks, `settings.steps * settings.batch` of them in the order of training."""
 
-    by_id: dict[str, TaskWithRubric]
+    by_id: dict[str, Candidate]
     records: list[str]
     settings: SolverConfig
 
@@ -218,10 +218,10 @@ def tasks_to_train_on(run: Run, iteration: int) -> SolverTasks:
         else accepted_in(run.folder.stage(iteration, Stage.TASKS))
     )
     check_references(settings, kept)
-    tasks = {row.task.id: TaskWithRubric(row.task, row.rubric) for row in kept if row.task}
+    tasks = {row.task.id: row for row in kept if row.task}
     names = list(tasks)
     if settings.routing is not None and settings.routing.by == "auto":
-        verified = sum(each.task.reference is not None for each in tasks.values())
+        verified = sum(row.task.reference is not None for row in tasks.values() if row.task)
         run.progress.say(
             f"iteration {iteration}: groups are routed by the verifier for {verified:,} of {len(tasks):,} tasks, which "
             "have a reference answer, and by the rubric for the others"

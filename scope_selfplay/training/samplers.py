@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from scope_selfplay.base.values import Key, Rollout, RolloutStatus, Rubric, Task, rng_from
+from scope_selfplay.base.values import Candidate, Key, Rollout, RolloutStatus, Rubric, Task, rng_from
 from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.designs.answers import (
     answer_metrics,
@@ -107,18 +107,13 @@ class _StepSampling:
         return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))
 
 
-@dataclass(frozen=True)
-class TaskWithRubric:
-    """A given task may lack a rubric; the judge then writes one from the question, if the reward needs it."""
-
-    task: Task
-    rubric: Rubric | None
-
-
 def solver_sampler(
-    solver: Player, job: GrpoJob, context: RunContext, tasks: Mapping[str, TaskWithRubric], *, key: Key
+    solver: Player, job: GrpoJob, context: RunContext, tasks: Mapping[str, Candidate], *, key: Key
 ) -> StepSampler:
-    """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
+    """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated.
+
+    A given task may lack a rubric; the judge then writes one from the question, if the reward needs it.
+    """
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
@@ -205,22 +200,21 @@ class _SolverSampling:
     """The judge that writes the rubrics of `written`; its records are those of the step."""
     greedy_first: bool
 
-    async def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
+    async def begin_group(self, candidate: Candidate, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group; a rubric that is missing is written while they are generated."""
-        size = self.context.config.solver.group_size
+        task, rubric, size = candidate.task, candidate.rubric, self.context.config.solver.group_size
+        assert task is not None
         in_order = self.context.config.model.deterministic is not False
         arrivals = Arrivals(size, deterministic=in_order)
         rollouts = [
-            asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
-            for member in range(size)
+            asyncio.ensure_future(self._sample_member(task, member, key, arrivals)) for member in range(size)
         ]
-        rubric = graded.rubric
         if rubric is None:
             # Without criteria where the reward needs none, or the judge cannot write any.
-            rubric = Rubric(task_id=graded.task.id, criteria=())
+            rubric = Rubric(task_id=task.id, criteria=())
             with suppress(Unjudgeable):
-                rubric = await self.written.find(graded.task, rubric, self.writer) or rubric
-        return RolloutGroup(graded.task, rubric, rollouts, arrivals, key, in_order)
+                rubric = await self.written.find(task, rubric, self.writer) or rubric
+        return RolloutGroup(task, rubric, rollouts, arrivals, key, in_order)
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
         policy_format = replace(self.solver.policy_format, greedy=self.greedy_first and member == 0)
