@@ -23,7 +23,6 @@ from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifes
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
 from scope_selfplay.training.samplers import challenger_sampler, resampled, solver_sampler
 
@@ -147,7 +146,6 @@ class _Training:
             temperature=run.config.sampling.temperature,
             top_p=run.config.sampling.top_p,
             seed=seed_from(*run.key(self.iteration, stage), "trainer"),
-            scale=scale_of(settings),
             model=run.config.model,
             tracking=run.config.tracking,
             callbacks=TrainingCallbacks(

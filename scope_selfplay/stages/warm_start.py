@@ -32,7 +32,6 @@ from scope_selfplay.store.folder import StageFolder, weights_hash
 from scope_selfplay.training.engines import Engine, Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from scope_selfplay.training.ranks import Ranks, ranks
 
@@ -80,9 +79,9 @@ def sft(
         save_every=-(-steps // 20),
         max_prompt=max(8, *(len(row.prompt_ids) for row in rows)),
     )
-    origin, scale = TrainingStart(start, start, lineage), AdvantageScale.GIVEN
+    m0, seed = TrainingStart(start, start, lineage), settings.seed
     job = GrpoJob(
-        origin, training, records, folder, codec, temperature=1.0, seed=settings.seed, scale=scale, ranks=team
+        m0, training, records, folder, codec, temperature=1.0, seed=seed, given_advantages=True, ranks=team
     )
 
     async def sample(chosen: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:

@@ -19,7 +19,7 @@ from scope_selfplay.run.run import samples_exactly
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import Appender, read_rows, write_records
 from scope_selfplay.store.folder import StageFolder
-from scope_selfplay.training.loss import AdvantageScale, PassTotals
+from scope_selfplay.training.loss import AdvantageScale, PassTotals, scale_of
 from scope_selfplay.training.passes import RewardedRollout, RolloutShare
 from scope_selfplay.training.ranks import Ranks
 
@@ -48,7 +48,10 @@ class TrainingCallbacks:
 
 @dataclass(frozen=True)
 class GrpoJob:
-    """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training."""
+    """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training.
+
+    `given_advantages`: rewards are advantages already.
+    """
 
     start: TrainingStart
     settings: TrainConfig
@@ -58,11 +61,16 @@ class GrpoJob:
     temperature: float
     seed: int
     top_p: float = 1.0
-    scale: AdvantageScale = AdvantageScale.GROUP
+    given_advantages: bool = False
     model: ModelConfig = field(default_factory=ModelConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     callbacks: TrainingCallbacks = field(default_factory=TrainingCallbacks)
     ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def scale(self) -> AdvantageScale:
+        """What advantages are divided by."""
+        return AdvantageScale.GIVEN if self.given_advantages else scale_of(self.settings)
 
     @property
     def max_length(self) -> int:
