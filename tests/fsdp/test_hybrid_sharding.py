@@ -14,8 +14,8 @@ from jobs.launch import TrainingNode
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import PeerEnded
-from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, trained_metrics, weights_on_disk
-from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of
+from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, weights_on_disk
+from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of, trained_metrics
 
 pytestmark = pytest.mark.fsdp
 

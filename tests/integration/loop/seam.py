@@ -108,6 +108,12 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     return asked
 
 
+def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl of a training on made-up rows."""
+    train_on(job, score)
+    return read_rows(job.folder.metrics)
+
+
 def saves_of(job: GrpoJob, seconds: float) -> list[int]:
     """After which steps a training saves, each of which lasts 100 s, and a save so many, on a clock of its own."""
     now, saved = 0.0, list[int]()
@@ -148,8 +154,7 @@ def killed_in(last: int) -> Score:
 
 
 def first_kl(job: GrpoJob) -> float:
-    train_on(job, by_member)
-    return float(read_rows(job.folder.metrics)[0]["kl"])
+    return float(trained_metrics(job)[0]["kl"])
 
 
 def weights_of(folder: Path) -> dict[str, Any]:

@@ -37,12 +37,8 @@ from tests.integration.loop.seam import (
     row,
     same,
     train_on,
+    trained_metrics,
 )
-
-
-def lines_of(job: GrpoJob, score: Any = by_member) -> list[dict[str, Any]]:
-    train_on(job, score)
-    return read_rows(job.folder.metrics)
 
 
 def test_masked_tokens_change_neither_loss_nor_kl(random_policy: Path, tmp_path: Path) -> None:
@@ -108,7 +104,7 @@ def test_advantages_are_those_of_trl() -> None:
 def test_updates_learn_from_their_own_groups_one_after_the_other(random_policy: Path, tmp_path: Path) -> None:
     """The first update is one of the first group alone; the second begins where that one ended."""
     job = job_of(random_policy, tmp_path / "two", kl_beta=0.0, updates=2)
-    assert [line["step"] for line in lines_of(job)] == [1]
+    assert [line["step"] for line in trained_metrics(job)] == [1]
     together = job_of(random_policy, tmp_path / "one", kl_beta=0.0)
     train_on(together, by_member)
     assert not same(job.folder.checkpoint, together.folder.checkpoint)
@@ -123,7 +119,7 @@ def test_clips_bind_where_the_policy_has_left_the_one_that_sampled(
 ) -> None:
     options = {"kl_beta": 0.0, "loss": loss, "learning_rate": 2e-2}
     one, four = (job_of(random_policy, tmp_path / str(number), epochs=number, **options) for number in (1, 4))
-    (once,), (often,) = lines_of(one), lines_of(four)
+    (once,), (often,) = trained_metrics(one), trained_metrics(four)
     assert once["clipped"] == 0.0 < often["clipped"] < 1.0
     moved = [furthest(job.folder.checkpoint, random_policy) for job in (one, four)]
     assert moved[0] <= 2.02e-2 and 2.5e-2 < moved[1] <= 8.08e-2
