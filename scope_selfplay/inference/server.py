@@ -148,11 +148,11 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class ModelMetrics(ServerMetrics):
-    def __init__(self, engine: InProcessModel) -> None:
+    def __init__(self) -> None:
         super().__init__("scope_model", _SECONDS)
         self.tokens = Counter("tokens", "Tokens read (in) and sampled (out)", ["direction"], **self._own)
-        Gauge("running", "Sequences being decoded", **self._own).set_function(lambda: engine.running)
-        Gauge("waiting", "Sequences that wait for a slot", **self._own).set_function(lambda: engine.waiting)
+        self.running = Gauge("running", "Sequences being decoded", **self._own)
+        self.waiting = Gauge("waiting", "Sequences that wait for a slot", **self._own)
 
 
 class ModelService:
@@ -205,7 +205,9 @@ class ModelService:
         self.queue = queue
         self.api_key = api_key
         self.draining = False
-        self.metrics = ModelMetrics(self.engine)
+        self.metrics = ModelMetrics()
+        self.metrics.running.set_function(lambda: self.engine.running)
+        self.metrics.waiting.set_function(lambda: self.engine.waiting)
 
 
 def model_app(service: ModelService) -> Starlette:
