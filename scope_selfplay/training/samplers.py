@@ -36,7 +36,6 @@ from scope_selfplay.training.passes import rewarded_rollout, rows_from
 
 def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
-    assert writer.challenger is not None
     context, settings = writer.context, writer.context.config.challenger
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
