@@ -27,7 +27,6 @@ from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.testing.random_policy import small_qwen3
 from scope_selfplay.training.engines import StepResult
 from scope_selfplay.training.loop import TrainingLoop
-from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.model import Placement, TrainedModel
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from scope_selfplay.training.ranks import Ranks, ranks
@@ -91,8 +90,7 @@ def _trained(case: Case, folder: Path, team: Ranks) -> list[Any]:
     rate = (0.1 if case.adapter else 0.5) * (50.4 if case.loss == "dr_grpo" else 1)
     rows = {"micro_tokens": 64 if compute is torch.float32 else 1, "learning_rate": rate}
     settings = SolverConfig(loss=case.loss, kl_beta=case.beta, **rows, **KEPT)
-    job = job_of(folder / "base", folder / f"stage-{team.processes}", settings)
-    job = replace(job, ranks=team, options=replace(job.options, scale=scale_of(settings)))
+    job = replace(job_of(folder / "base", folder / f"stage-{team.processes}", settings), ranks=team)
     placement = Placement(torch.device("cpu"), compute, team.processes if sharded else 1, sharded)
     # An adapter is over M0 itself. It is drawn, as `load` does it.
     start = folder / ("base" if case.adapter else "start")

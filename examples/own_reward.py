@@ -17,7 +17,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Engine, sampler_from
-from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 
 
@@ -28,10 +28,10 @@ async def reward(rollouts: Sequence[Rollout]) -> list[float | None]:
 def main(policy: Path, folder: Path) -> None:
     codec = ChatCodec.load(policy)
     settings = TrainConfig(steps=4, batch=4, group_size=8, max_prompt=64, max_response=16, learning_rate=4e-3)
-    options = TrainingOptions(settings, temperature=1.0, seed=1)
     records = ["Name a river.", "Name a sea."] * 8
     # With `ranks=ranks()` torchrun can start it on several GPUs.
-    job = GrpoJob(TrainingStart(policy, policy), options, records, StageFolder(folder), codec)
+    start, stage = TrainingStart(policy, policy), StageFolder(folder)
+    job = GrpoJob(start, settings, records, stage, codec, temperature=1.0, seed=1)
 
     async def rollout(record: str, key: Key) -> Rollout:
         prompt = codec.encode_prompt([Message("user", record)])

@@ -147,14 +147,12 @@ async def _or_refusal(answer: Awaitable[Response], service: SearchService) -> Re
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises WireError for one that is too long or too slow, ClientDisconnect for half of one."""
+    """The request's body. Raises BodyTooLargeError, WireError for one that is too slow, ClientDisconnect for half."""
     length = request.headers.get("content-length", "")
     try:
         if length.isdecimal() and int(length) > limit:
             raise BodyTooLargeError(f"a request may have {limit:,} bytes")
         async with asyncio.timeout(BODY_SECONDS):
             return await read_body(request, limit)
-    except BodyTooLargeError as error:
-        raise WireError(413, str(error)) from None
     except TimeoutError:
         raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None

@@ -12,7 +12,7 @@ from scope_selfplay.config.training import TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
 
@@ -28,13 +28,15 @@ def job_of(
     callbacks: TrainingCallbacks | None = None,
 ) -> GrpoJob:
     (folder / ".work").mkdir(parents=True, exist_ok=True)
-    options = TrainingOptions(settings, temperature=1.0, seed=1, model=model or ModelConfig())
     return GrpoJob(
         start=TrainingStart(policy, policy),
-        options=options,
+        settings=settings,
         records=[f"t{row}" for row in range(settings.steps * settings.batch)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
+        temperature=1.0,
+        seed=1,
+        model=model or ModelConfig(),
         callbacks=callbacks or TrainingCallbacks(),
     )
 

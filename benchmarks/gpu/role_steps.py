@@ -155,6 +155,6 @@ def note_peak(context: PartContext, job: GrpoJob, *, sharded: bool = False, offl
 def planned_gib(job: GrpoJob, *, sharded: bool, offloaded: bool) -> float:
     """GiB of tensors on the GPU in an update; nothing samples beside made-up rollouts."""
     size = model_size(str(job.start.base))
-    trainer = Trainer(job.options.model, job.settings, 1, size, Assumptions(), under_fsdp=sharded)
+    trainer = Trainer(job.model, job.settings, 1, size, Assumptions(), under_fsdp=sharded)
     parts = gpu_peaks(trainer, offloaded=offloaded)["updating"]
     return sum(gib for name, gib in parts.items() if name not in ("context", "engine"))

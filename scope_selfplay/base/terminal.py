@@ -229,8 +229,6 @@ def run_command(command: click.Command, name: str) -> None:
         # What a command gives to `Context.exit`; click returns it where it does not exit itself.
         if isinstance(ended, int) and ended:
             sys.exit(ended)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
     except click.ClickException as error:
         _show_usage_error(error, name)
         sys.exit(ExitCode.USER)
@@ -238,9 +236,6 @@ def run_command(command: click.Command, name: str) -> None:
         _end(name, one_line(str(error)), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _end(name, _STOPPED, ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has closed it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug, or the machine's
         if str(error).endswith(_INTERRUPTED):
             _end(name, _STOPPED, ExitCode.INTERRUPTED)

@@ -5,7 +5,7 @@ PyYAML is imported when a text is parsed: whoever only imports prompt packs does
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def _bounded(loader: type[Any]) -> type[Any]:
             self._values: dict[int, int] = {}
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            mark = self.peek_event().start_mark
+            refused = partial(yaml.MarkedYAMLError, problem_mark=self.peek_event().start_mark)
             if self._depth >= _MOST_NESTED:
-                raise yaml.MarkedYAMLError(problem=f"nested more than {_MOST_NESTED} deep", problem_mark=mark)
+                raise refused(problem=f"nested more than {_MOST_NESTED} deep")
             self._depth += 1
             node = super().compose_node(parent, index)
             self._depth -= 1
@@ -106,13 +106,9 @@ def _bounded(loader: type[Any]) -> type[Any]:
                 # A part that is not counted yet holds itself through an alias.
                 self._values[id(node)] = 1 + sum(self._values.get(id(part), 1) for part in parts)
             if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _MOST_DIGITS:
-                raise yaml.MarkedYAMLError(
-                    problem=f"a number of more than {_MOST_DIGITS:,} digits", problem_mark=mark
-                )
+                raise refused(problem=f"a number of more than {_MOST_DIGITS:,} digits")
             if self._values[id(node)] > _MOST_VALUES:
-                raise yaml.MarkedYAMLError(
-                    problem=f"its aliases unfold to more than {_MOST_VALUES:,} values", problem_mark=mark
-                )
+                raise refused(problem=f"its aliases unfold to more than {_MOST_VALUES:,} values")
             return node
 
         def compose_mapping_node(self, anchor: Any) -> Any:

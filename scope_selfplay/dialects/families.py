@@ -48,11 +48,6 @@ class Call(NamedTuple):
     text: str
 
 
-class CallBlock(NamedTuple):
-    start: int
-    text: str
-
-
 @dataclass(frozen=True)
 class TurnParts:
     """The contents of one assistant turn. A part that is absent, blank, unclosed, nested or ambiguous is None.
@@ -102,8 +97,8 @@ def only_block(text: str, name: str, foreign: Sequence[str]) -> str | None:
     return _said(_own_text(content, foreign)) if found else None
 
 
-def call_blocks(text: str, opener: str, closer: str, foreign: Sequence[str]) -> Iterator[CallBlock]:
-    """The blocks between `opener` and `closer`, in order, stripped.
+def call_blocks(text: str, opener: str, closer: str, foreign: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Where each block between `opener` and `closer` begins, in order, and its text, stripped.
 
     A block that is blank, longer than 16,384 characters, or holds a tag, its own opener included, is passed
     over. At most 16 blocks are looked at.
@@ -116,7 +111,7 @@ def call_blocks(text: str, opener: str, closer: str, foreign: Sequence[str]) -> 
             return
         content = _own_text(text[start + len(opener) : end], (opener, *foreign))
         if content is not None and len(content) <= MAX_CALL_LENGTH:
-            yield CallBlock(start, content)
+            yield start, content
         position = end + len(closer)
 
 
@@ -388,14 +383,14 @@ class Dialect:
     def _calls_in(self, body: str) -> Iterator[Call]:
         foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
         if self.calls is not None:
-            for block in call_blocks(body, *self.search_tags, foreign):
-                yield from self.calls.read(block.text)
+            for _, text in call_blocks(body, *self.search_tags, foreign):
+                yield from self.calls.read(text)
             return
-        placed = []
+        placed = list[tuple[int, Call]]()
         for form in (SEARCH_FORM, *self.tools):
             others = [tag for tag in self.call_tags if tag not in form.tags]
-            for block in call_blocks(body, *form.tags, (*foreign, *others)):
-                placed.append((block.start, form.read(block.text)))
+            blocks = call_blocks(body, *form.tags, (*foreign, *others))
+            placed += [(start, form.read(text)) for start, text in blocks]
         yield from (call for _, call in sorted(placed, key=lambda each: each[0]))
 
 

@@ -47,12 +47,11 @@ def policy_path(path: str, kept: Path | None = None) -> Path:
                 f"{folder}: no {name}; a model directory holds config.json, a tokenizer with tokenizer_config.json, "
                 "and safetensors; save the model again with save_pretrained"
             )
-    _check_weights(folder)
-    for name in ("config.json", "tokenizer_config.json"):
         if "auto_map" in _read_object(folder / name):
             raise CheckpointError(
                 f"{folder}: {name} has auto_map, which runs foreign code; remove it or use another model"
             )
+    _check_weights(folder)
     return folder
 
 

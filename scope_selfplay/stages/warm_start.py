@@ -30,9 +30,8 @@ from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder, weights_hash
 from scope_selfplay.training.engines import Engine, Rows, StepResult
-from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
-from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 from scope_selfplay.training.ranks import Ranks, ranks
 
@@ -80,8 +79,10 @@ def sft(
         save_every=-(-steps // 20),
         max_prompt=max(8, *(len(row.prompt_ids) for row in rows)),
     )
-    options = TrainingOptions(training, temperature=1.0, seed=settings.seed, scale=AdvantageScale.GIVEN)
-    job = GrpoJob(TrainingStart(start, start, lineage), options, records, folder, codec, ranks=team)
+    m0, seed = TrainingStart(start, start, lineage), settings.seed
+    job = GrpoJob(
+        m0, training, records, folder, codec, temperature=1.0, seed=seed, given_advantages=True, ranks=team
+    )
 
     async def sample(chosen: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         return StepResult([[RewardedRollout([rows[int(each)]], 1.0)] for each in chosen], {})

@@ -259,13 +259,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         ]
 
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
-        rows = self._table.find(
-            "(starts_with(id, $1) OR starts_with(task_id, $1)) "
-            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage)",
-            [wanted, iteration, stage.value if stage else None],
-            order="id = $1 DESC, task_id = $1 DESC, stage = 'tasks' DESC, rowid",
-            limit=2,
-        )
+        rows = self._table.two_named(wanted, iteration, stage.value if stage else None)
         if not rows:
             raise UnknownTaskError(
                 f"{self.folder.path}: has no candidate {wanted}; `scope tasks ls` lists them"
@@ -298,11 +292,7 @@ def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
     return found
 
 
-_COLUMNS = (
-    "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
-    "text, reference, span"
-)
-
+_COLUMNS = ", ".join(TaskLine.model_fields)
 # The further a mean is from the middle, the less the task tells.
 _SORTED_BY = {
     Sort.ORDER: "rowid",
@@ -396,10 +386,14 @@ class CandidateTable:
         by_row = {line.pop("row"): line for line in found}
         return [by_row[int(row)] for row in rows]
 
-    def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
-        """Rows by a condition over their columns."""
-        text = f"SELECT {_COLUMNS} FROM scratch.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
-        return self._rows(text, values)
+    def two_named(self, beginning: str, iteration: int | None, stage: str | None) -> list[dict[str, Any]]:
+        """The first two rows whose ids, or those of their tasks, begin so: whole ids first, then made tasks."""
+        text = (
+            f"SELECT {_COLUMNS} FROM scratch.lines WHERE (starts_with(id, $1) OR starts_with(task_id, $1)) "
+            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage) "
+            "ORDER BY id = $1 DESC, task_id = $1 DESC, stage = 'tasks' DESC, rowid LIMIT 2"
+        )
+        return self._rows(text, [beginning, iteration, stage])
 
     def types(self) -> list[str]:
         """Every type that a task has, in alphabetical order."""

@@ -164,7 +164,7 @@ def export(job: "GrpoJob", model: "TrainedModel") -> None:
         # All ranks gather; the first one keeps.
         return {name: weight.cpu() for name, weight in weights if model.ranks.leads}
 
-    out, part, dtype = job.folder.checkpoint, job.folder.work / "final", job.options.model.export_dtype
+    out, part, dtype = job.folder.checkpoint, job.folder.work / "final", job.model.export_dtype
     weights = gathered(stored_dtype(model.base) if dtype == "base" else dtype)
     adapter = gathered("float32", trained_only=True) if model.under is not None else {}
 

@@ -189,11 +189,11 @@ def open_engine(
     options: dict[str, Any] = {
         "identity": "",
         "max_length": job.max_length,
-        "temperature": job.options.temperature,
-        "top_p": job.options.top_p,
+        "temperature": job.temperature,
+        "top_p": job.top_p,
         "on_tokens": context.activity.sampled,
     }
-    settings, ranks = job.options.model, job.ranks
+    settings, ranks = job.model, job.ranks
     match settings.engine:
         case "in_process":
             check_engine(settings.engine, ranks.processes if model.placement.sharded else 1)
@@ -249,8 +249,8 @@ class Rollouts:
 
     def _run(self) -> None:
         try:
-            with self._runner as runner:
-                found = runner.run(self._sampled())
+            with self._runner:
+                found = self._loop.run_until_complete(self._task)
             self._announce(found.rows)
             self.result.set_result(found)
         except asyncio.CancelledError:
@@ -264,31 +264,21 @@ class Rollouts:
             if not future.done():
                 end(future)
 
-    async def _sampled(self) -> StepResult:
-        return await self._task
-
 
 def sampler_from(
     rollout: Callable[[str, Key], Awaitable[Rollout]],
     reward: Callable[[Sequence[Rollout]], Awaitable[Sequence[float | None]]],
     group_size: int,
-    *,
-    per_turn: bool = False,
 ) -> StepSampler:
-    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out.
-
-    `per_turn`: a row per turn, for a family that drops earlier thinking.
-    """
+    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out."""
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         keys = [(step, record, member) for record in records for member in range(group_size)]
         rollouts = await asyncio.gather(*(rollout(key[1], key) for key in keys))
-        sampled([rows_from(each, per_turn=per_turn) for each in rollouts])
+        sampled(list(map(rows_from, rollouts)))
         groups = in_groups(rollouts, group_size)
         rewards = [each for group in await asyncio.gather(*map(reward, groups)) for each in group]
-        rewarded = [
-            rewarded_rollout(*each, per_turn=per_turn) for each in zip(rollouts, rewards, strict=True)
-        ]
+        rewarded = [rewarded_rollout(*each) for each in zip(rollouts, rewards, strict=True)]
         return StepResult(in_groups(rewarded, group_size), {})
 
     return sample_step

@@ -12,13 +12,14 @@ from typing import Any
 from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.config.run import ModelConfig, TrackingConfig
 from scope_selfplay.config.training import TrainConfig
+from scope_selfplay.dialects.families import dialect
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.rewards.measures import Mean, Measure
 from scope_selfplay.run.run import samples_exactly
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import Appender, read_rows, write_records
 from scope_selfplay.store.folder import StageFolder
-from scope_selfplay.training.loss import AdvantageScale, PassTotals
+from scope_selfplay.training.loss import AdvantageScale, PassTotals, scale_of
 from scope_selfplay.training.passes import RewardedRollout, RolloutShare
 from scope_selfplay.training.ranks import Ranks
 
@@ -33,56 +34,58 @@ class TrainingStart:
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    settings: TrainConfig
-    temperature: float
-    seed: int
-    top_p: float = 1.0
-    scale: AdvantageScale = AdvantageScale.GROUP
-    model: ModelConfig = field(default_factory=ModelConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-
-
-@dataclass(frozen=True)
 class TrainingCallbacks:
     """`on_step` gets a step (from 1), its metrics, and what `account` gave on every rank; the first rank calls it.
 
     `on_outage` is called when the server of the policy in training was down for longer than the retries last.
     """
 
-    on_step: Callable[[int, dict[str, Any], Sequence[Any]], None] = field(
-        default=lambda step, line, accounts: None
-    )
-    account: Callable[[], Any] = field(default=lambda: None)
-    say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
-    on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
+    on_step: Callable[[int, dict[str, Any], Sequence[Any]], None] = lambda step, line, accounts: None
+    account: Callable[[], Any] = lambda: None
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    on_outage: Callable[[OutsideError], None] = lambda fault: None
 
 
 @dataclass(frozen=True)
 class GrpoJob:
-    """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training."""
+    """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training.
+
+    `given_advantages`: rewards are advantages already.
+    """
 
     start: TrainingStart
-    options: TrainingOptions
+    settings: TrainConfig
     records: Sequence[str]
     folder: StageFolder
     codec: ChatCodec
+    temperature: float
+    seed: int
+    top_p: float = 1.0
+    given_advantages: bool = False
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     callbacks: TrainingCallbacks = field(default_factory=TrainingCallbacks)
     ranks: Ranks = field(default_factory=Ranks)
 
     @property
-    def settings(self) -> TrainConfig:
-        return self.options.settings
+    def scale(self) -> AdvantageScale:
+        """What advantages are divided by."""
+        return AdvantageScale.GIVEN if self.given_advantages else scale_of(self.settings)
 
     @property
     def max_length(self) -> int:
         """Tokens of prompt and response together."""
-        return min(self.options.model.max_length, self.settings.max_prompt + self.settings.max_response)
+        return min(self.model.max_length, self.settings.max_prompt + self.settings.max_response)
 
     @property
     def exact(self) -> bool:
         """Whether an engine in this process computes what the trainer computes."""
-        return samples_exactly(self.options.model, len(self.codec.tokenizer))
+        return samples_exactly(self.model, len(self.codec.tokenizer))
+
+    @property
+    def rewrites_history(self) -> bool:
+        """Whether the policy's family does, so that a rollout becomes a row per turn."""
+        return dialect(self.model.dialect, self.model.earlier_thinking).drops_earlier_thinking
 
     @property
     def records_folder(self) -> StageFolder:
@@ -116,7 +119,7 @@ class StepLog:
         """Forget the steps after the first `done`: they are made again."""
         kept = [row for row in read_rows(self._job.folder.metrics) if row["step"] <= done]
         write_records(self._job.folder.metrics, kept)
-        if self._job.options.tracking.report_to:
+        if self._job.tracking.report_to:
             self._report = _trackers(self._job)
 
     def write(self, step: int, line: Line, accounts: Sequence[Any]) -> None:
@@ -159,12 +162,12 @@ def group_metrics(groups: Sequence[Sequence[RolloutShare]], advantages: Sequence
     }
 
 
-def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, Measure]:
+def row_metrics(rollouts: Sequence[RewardedRollout], *, rewrites_history: bool) -> dict[str, Measure]:
     """How rollouts became rows: rows per rollout, the share that was split against expectation, and truncated."""
     sampled = [rollout for rollout in rollouts if rollout.rows]
     return {
         "rows": Mean.of(len(rollout.rows) for rollout in sampled),
-        "split": Mean.of(rollout.split for rollout in sampled),
+        "split": Mean.of(len(rollout.rows) > 1 and not rewrites_history for rollout in sampled),
         "truncated": Mean.of(rollout.truncated for rollout in sampled),
     }
 
@@ -174,7 +177,7 @@ def _trackers(job: GrpoJob) -> Callable[[int, Mapping[str, float]], None]:
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
-    lineage, names = job.start.lineage, list(job.options.tracking.report_to)
+    lineage, names = job.start.lineage, list(job.tracking.report_to)
     name = f"{lineage.run}-{lineage.iteration:02d}-{lineage.role}"
     arguments = TrainingArguments(str(job.folder.work), run_name=name, report_to=names, use_cpu=True)
     state, control = TrainerState(is_world_process_zero=True, is_local_process_zero=True), TrainerControl()

@@ -117,7 +117,9 @@ def _differences(codec: ChatCodec, family: Dialect, script: str) -> Iterator[Tok
     rollout, messages = _play(codec, family, script)
     decode = partial(codec.tokenizer.decode, clean_up_tokenization_spaces=False)
     drops = family.drops_earlier_thinking
-    rows = rows_from(rollout, per_turn=drops)
+    # Where thinking is dropped, the template renders each turn in a conversation of its own.
+    shown = [(turn,) for turn in rollout.turns] if drops else [rollout.turns]
+    rows = [row for turns in shown for row in rows_from(rollout.model_copy(update={"turns": turns}))]
     for number, row in enumerate(rows):
         until = number + 1 if len(rows) > 1 else len(rollout.turns)
         theirs = _render(codec, messages, rollout.turns[:until], drops=drops)

@@ -57,16 +57,16 @@ def load(job: GrpoJob) -> "TrainedModel":
     from scope_selfplay.training.model import Placement, TrainedModel
 
     # A new adapter begins with random numbers, which are the same on every rank.
-    torch.manual_seed(seed_from(job.options.seed, "adapter") % 2**63)
+    torch.manual_seed(seed_from(job.seed, "adapter") % 2**63)
     return TrainedModel(
         job.start.weights,
         job.start.base,
-        job.options.model.lora_rank,
+        job.model.lora_rank,
         job.ranks,
         Placement.of_this_process(exact=job.exact),
         refers=job.settings.kl_beta > 0,
-        temperature=job.options.temperature,
-        attention=job.options.model.attention,
+        temperature=job.temperature,
+        attention=job.model.attention,
     )
 
 
@@ -82,7 +82,7 @@ class TrainingLoop:
         settings = job.settings
         self.job, self.ranks, self.model, self.engine = job, job.ranks, model, engine
         self._sample = sample
-        cap = sampling_cap(settings, job.options.model.engine, exact=job.exact)
+        cap = sampling_cap(settings, job.model.engine, exact=job.exact)
         self._loss = PolicyLoss(loss_of(settings), settings.kl_beta, cap)
         self._rules = UpdateRules(
             self._loss.loss.average,
@@ -148,12 +148,12 @@ class TrainingLoop:
         assert result is not None
         assert list(map(len, result.rows)) == list(map(len, rows or ())), "rewards are of other rollouts"
         shares = [list(map(RolloutShare.of, group)) for group in result.groups]
-        measures = {**result.metrics, **row_metrics(result.rollouts)}
+        measures = {**result.metrics, **row_metrics(result.rollouts, rewrites_history=job.rewrites_history)}
         table, told, accounts = zip(
             *ranks.agree("rewards", (shares, measures, job.callbacks.account())), strict=True
         )
         groups = [group for of_rank in table for group in of_rank]
-        learnt = advantages([[each.reward for each in group] for group in groups], job.options.scale)
+        learnt = advantages([[each.reward for each in group] for group in groups], job.scale)
         if settings.overlap and number + 1 < settings.steps:
             self._begin(number + 1)
 
@@ -181,7 +181,7 @@ class TrainingLoop:
         """The rollouts of a step, from the weights as they are now: nothing else samples meanwhile."""
         import torch
 
-        torch.manual_seed(seed_from(self.job.options.seed, "step", number) % 2**63)
+        torch.manual_seed(seed_from(self.job.seed, "step", number) % 2**63)
         self.engine.take(self.model, f"{self.job.start.lineage.start}@{number}")
         self.ranks.agree("weights", True)
         rollouts = Rollouts(self._sample, self.job.records_of(number), number)

@@ -1,8 +1,8 @@
 """How the rollouts of a step become rows and updates of the weights, and these the forward passes of each rank.
 
 Rows hold exactly the ids that the policy saw and sampled, and a mask of the sampled ones: nothing is decoded and
-encoded again. A row per rollout exists only where every prompt begins with the previous prompt and sample; where a
-family rewrites its history (Qwen3 hides earlier thinking), each turn is a row. Several rows of one rollout share its
+encoded again. A row per rollout exists only where every prompt begins with the previous prompt and sample; where
+history was rewritten (Qwen3 hides earlier thinking), each turn is a row. Several rows of one rollout share its
 advantage and weigh as much as one row would (`loss`).
 
 A plan is a pure function of what all ranks know of all rollouts (`Table`), so all make the same number of passes, some
@@ -12,6 +12,7 @@ each is padded on the right to the longest of its pass, where a causal model nee
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -40,34 +41,22 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class RewardedRollout:
-    """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
-
-    `split`: it became a row per turn although its family writes one conversation.
-    """
+    """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it)."""
 
     rows: Sequence[TrainingRow]
     reward: float | None
     truncated: bool = False
-    split: bool = False
 
 
-def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
+def rewarded_rollout(rollout: Rollout, reward: float | None) -> RewardedRollout:
     """The rows that a rollout is trained on, with its reward."""
-    rows = rows_from(rollout, per_turn=per_turn)
-    split = len(rows) > 1 and not per_turn
-    return RewardedRollout(rows, reward, rollout.status is RolloutStatus.TRUNCATED, split)
+    return RewardedRollout(rows_from(rollout), reward, rollout.status is RolloutStatus.TRUNCATED)
 
 
-def rows_from(rollout: Rollout, *, per_turn: bool = False) -> list[TrainingRow]:
-    """One row for the whole rollout where its prompts continue each other, else one row per turn.
-
-    `per_turn` asks for a row per turn in any case: a family that drops earlier thinking.
-    """
+def rows_from(rollout: Rollout) -> list[TrainingRow]:
+    """One row for the whole rollout where its prompts continue each other, else one row per turn."""
     turns = [turn for turn in rollout.turns if turn.ids]
-    if not turns:
-        return []
-    whole = all(continues(before, after) for before, after in pairwise(turns))
-    if whole and not per_turn:
+    if turns and all(continues(before, after) for before, after in pairwise(turns)):
         return [_joined(turns)]
     return [_joined([turn]) for turn in turns]
 
@@ -244,11 +233,8 @@ def _even_passes(rows: Sequence[int], count: int) -> Passes:
 
 def _padded_passes(rows: Sequence[int], budget: int, count: int) -> Passes:
     """`count` runs of rows of similar length, none larger than it has to be."""
-    low, high = 0, budget
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if len(_padded_runs(rows, middle)) <= count else (middle + 1, high)
-    passes = _padded_runs(rows, low)
+    least = bisect_left(range(budget), True, key=lambda tokens: len(_padded_runs(rows, tokens)) <= count)
+    passes = _padded_runs(rows, least)
     while len(passes) < count:
         largest = max(passes, key=len, default=[])
         half = len(largest) // 2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from scope_selfplay.base.values import Key, Rollout, RolloutStatus, Rubric, Task, rng_from
+from scope_selfplay.base.values import Candidate, Key, Rollout, RolloutStatus, Rubric, Task, rng_from
 from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.designs.answers import (
     answer_metrics,
@@ -36,9 +36,7 @@ from scope_selfplay.training.passes import rewarded_rollout, rows_from
 
 def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, TaskSource]) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
-    assert writer.challenger is not None
-    context, family = writer.context, writer.challenger.policy_format.dialect
-    settings, per_turn = context.config.challenger, family.drops_earlier_thinking
+    context, settings = writer.context, writer.context.config.challenger
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         sampling = _StepSampling(writer)
@@ -48,7 +46,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
 
         async def announce() -> None:
             # Their tasks are tried elsewhere.
-            sampled([rows_from(rollout, per_turn=per_turn) for rollout in await asyncio.gather(*writing)])
+            sampled(list(map(rows_from, await asyncio.gather(*writing))))
 
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         written, tried = [each for each, _ in results], [each for _, each in results]
@@ -72,7 +70,7 @@ def challenger_sampler(writer: TaskWriter, job: GrpoJob, sources: Mapping[str, T
             **(context.canaries.measures() if context.canaries else {}),
             **sampling.clock.seconds(),
         }
-        rewarded = [rewarded_rollout(*each, per_turn=per_turn) for each in zip(written, rewards, strict=True)]
+        rewarded = [rewarded_rollout(*each) for each in zip(written, rewards, strict=True)]
         return StepResult(in_groups(rewarded, settings.group_size), metrics)
 
     return sample_step
@@ -108,20 +106,14 @@ class _StepSampling:
         return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))
 
 
-@dataclass(frozen=True)
-class TaskWithRubric:
-    """A given task may lack a rubric; the judge then writes one from the question, if the reward needs it."""
-
-    task: Task
-    rubric: Rubric | None
-
-
 def solver_sampler(
-    solver: Player, job: GrpoJob, context: RunContext, tasks: Mapping[str, TaskWithRubric], *, key: Key
+    solver: Player, job: GrpoJob, context: RunContext, tasks: Mapping[str, Candidate], *, key: Key
 ) -> StepSampler:
-    """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
+    """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated.
+
+    A given task may lack a rubric; the judge then writes one from the question, if the reward needs it.
+    """
     settings, count = context.config.solver, job.codec.count
-    per_turn = solver.policy_format.dialect.drops_earlier_thinking
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
     # A training that goes on keeps the rubrics that it was begun with, whichever rank wrote them.
@@ -138,8 +130,7 @@ def solver_sampler(
         groups = await asyncio.gather(*begun)
 
         async def announce() -> None:
-            rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
-            sampled([rows_from(rollout, per_turn=per_turn) for rollout in rollouts])
+            sampled([rows_from(rollout) for group in groups for rollout in await group.all_rollouts()])
 
         judged, _ = await asyncio.gather(rewarder.judge_step(groups, (*key, step)), announce())
         rollouts = [rollout for group in judged for rollout in group.rollouts]
@@ -153,10 +144,7 @@ def solver_sampler(
             **sampling.clock.seconds(),
         }
         rewarded = [
-            [
-                rewarded_rollout(*each, per_turn=per_turn)
-                for each in zip(group.rollouts, group.rewards, strict=True)
-            ]
+            [rewarded_rollout(*each) for each in zip(group.rollouts, group.rewards, strict=True)]
             for group in judged
         ]
         return StepResult(rewarded, metrics)
@@ -182,7 +170,7 @@ def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], roun
         batch, first = job.settings.batch, job.ranks.number * len(records)
         had = set(job.records[step * batch : (step + 1) * batch])
         fresh = [task for task in tasks if task not in had]
-        rng_from(job.options.seed, "resample", step).shuffle(fresh)
+        rng_from(job.seed, "resample", step).shuffle(fresh)
         for number in range(rounds):
             flat = [place for place, group in enumerate(groups) if is_flat([each.reward for each in group])]
             turns = {place: number * batch + first + place for place in flat}
@@ -211,22 +199,21 @@ class _SolverSampling:
     """The judge that writes the rubrics of `written`; its records are those of the step."""
     greedy_first: bool
 
-    async def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
+    async def begin_group(self, candidate: Candidate, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group; a rubric that is missing is written while they are generated."""
-        size = self.context.config.solver.group_size
+        task, rubric, size = candidate.task, candidate.rubric, self.context.config.solver.group_size
+        assert task is not None
         in_order = self.context.config.model.deterministic is not False
         arrivals = Arrivals(size, deterministic=in_order)
         rollouts = [
-            asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
-            for member in range(size)
+            asyncio.ensure_future(self._sample_member(task, member, key, arrivals)) for member in range(size)
         ]
-        rubric = graded.rubric
         if rubric is None:
             # Without criteria where the reward needs none, or the judge cannot write any.
-            rubric = Rubric(task_id=graded.task.id, criteria=())
+            rubric = Rubric(task_id=task.id, criteria=())
             with suppress(Unjudgeable):
-                rubric = await self.written.find(graded.task, rubric, self.writer) or rubric
-        return RolloutGroup(graded.task, rubric, rollouts, arrivals, key, in_order)
+                rubric = await self.written.find(task, rubric, self.writer) or rubric
+        return RolloutGroup(task, rubric, rollouts, arrivals, key, in_order)
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
         policy_format = replace(self.solver.policy_format, greedy=self.greedy_first and member == 0)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.launch import TrainingNode, rank_environments, run_ranks
-from scope_selfplay.store.files import read_rows
+from scope_selfplay.config.run import ModelConfig
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import Ranks
-from tests.integration.loop.seam import Score, by_member, job_of, train_on, with_model
+from tests.integration.loop.seam import job_of
 
 Found = dict[str, list[dict[str, Any]]]
 """By the name of a case, what each rank returned from it, as JSON has it."""
@@ -59,15 +59,9 @@ def sharded_job(
     place: Place, name: str = "", *, start: Path | None = None, lora: bool = False, **settings: Any
 ) -> GrpoJob:
     """A step's four rollouts are two for each of two ranks, in two passes. `name`: of several in one case."""
-    given = {"micro_tokens": 1, "kl_beta": 0.0, **settings}
-    job = replace(job_of(place.random_policy, place.folder / name, start=start, **given), ranks=place.ranks)
-    return with_model(job, job.options.model.model_copy(update={"lora_rank": 4})) if lora else job
-
-
-def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:
-    """Trains as a stage does; returns the lines of metrics.jsonl."""
-    train_on(job, score)
-    return read_rows(job.folder.metrics)
+    given = {"micro_tokens": 1, "kl_beta": 0.0, "model": ModelConfig(lora_rank=4 * lora), **settings}
+    job = job_of(place.random_policy, place.folder / name, start=start, **given)
+    return replace(job, ranks=place.ranks)
 
 
 def weights_on_disk(folder: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from jobs.launch import TrainingNode
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import PeerEnded
-from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, trained_metrics, weights_on_disk
-from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of
+from tests.fsdp.place import Found, Place, found_by, offloading, sharded_job, weights_on_disk
+from tests.integration.loop.seam import Killed, by_member, killed_in, loop_of, trained_metrics
 
 pytestmark = pytest.mark.fsdp
 
@@ -30,8 +30,8 @@ def four_groups(place: Place, **settings: Any) -> GrpoJob:
     taken = job.settings.model_copy(update={"batch": GROUPS, "steps": STEPS})
     records = [f"t{row}" for row in range(GROUPS * STEPS)]
     # Masters as they are: M0's own files may be rounded.
-    model = job.options.model.model_copy(update={"export_dtype": "float32"})
-    return replace(job, options=replace(job.options, settings=taken, model=model), records=records)
+    model = job.model.model_copy(update={"export_dtype": "float32"})
+    return replace(job, settings=taken, model=model, records=records)
 
 
 def lines_of(job: GrpoJob, score: Any = by_member) -> list[list[float]]:

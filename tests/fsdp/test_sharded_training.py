@@ -12,8 +12,8 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.engines import open_engine
 from scope_selfplay.training.ranks import PeerEnded
-from tests.fsdp.place import Found, Place, found_by, sharded_job, trained_metrics
-from tests.integration.loop.seam import Killed, killed_in, loop_of, same, saves_of
+from tests.fsdp.place import Found, Place, found_by, sharded_job
+from tests.integration.loop.seam import Killed, killed_in, loop_of, same, saves_of, trained_metrics
 
 pytestmark = pytest.mark.fsdp
 

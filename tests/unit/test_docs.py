@@ -36,7 +36,8 @@ def choices(model: Any, name: str) -> Iterable[str]:
 
 def of_training() -> list[str]:
     """The numbers that a training writes."""
-    rows = row_metrics([RewardedRollout([TrainingRow([1], [2], [1], [0.0])], 1.0, truncated=True)])
+    rollout = RewardedRollout([TrainingRow([1], [2], [1], [0.0])], 1.0, truncated=True)
+    rows = row_metrics([rollout], rewrites_history=False)
     assert joined_values([rows]) == {"rows": 1.0, "split": 0.0, "truncated": 1.0}
     groups = group_metrics([[RolloutShare(1.0, True, (RowSize(2, 1),))]], [[0.0]])
     written = (

@@ -92,8 +92,8 @@ def watched() -> Iterator[Watched]:
         found.samples.append((tuple(request.prompt_ids), sample))
         return sample
 
-    def noted_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
-        result = rewarded_rollout(rollout, reward, per_turn=per_turn)
+    def noted_rollout(rollout: Rollout, reward: float | None) -> RewardedRollout:
+        result = rewarded_rollout(rollout, reward)
         found.rewarded.append((rollout, result))
         return result
 

@@ -1,7 +1,6 @@
 """Made-up rollouts for the training loop: what a step is asked for, and jobs small enough for a test."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folder import StageFolder
 from scope_selfplay.training.checkpoint import Checkpoints
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
 
@@ -32,6 +31,7 @@ def job_of(
     steps: int = 1,
     on_step: Any = None,
     said: list[str] | None = None,
+    model: ModelConfig | None = None,
     **settings: Any,
 ) -> GrpoJob:
     (folder / ".work").mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,10 @@ def job_of(
     training = SolverConfig(steps=steps, batch=BATCH, group_size=GROUP, max_response=64, **given)
     return GrpoJob(
         start=TrainingStart(start or policy, policy),
-        options=TrainingOptions(training, temperature=1.0, seed=3),
+        settings=training,
+        temperature=1.0,
+        seed=3,
+        model=model or ModelConfig(),
         records=[f"t{row}" for row in range(steps * BATCH)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
@@ -48,10 +51,6 @@ def job_of(
             say=(said if said is not None else []).append,
         ),
     )
-
-
-def with_model(job: GrpoJob, model: ModelConfig) -> GrpoJob:
-    return replace(job, options=replace(job.options, model=model))
 
 
 def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
@@ -109,6 +108,12 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     return asked
 
 
+def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl of a training on made-up rows."""
+    train_on(job, score)
+    return read_rows(job.folder.metrics)
+
+
 def saves_of(job: GrpoJob, seconds: float) -> list[int]:
     """After which steps a training saves, each of which lasts 100 s, and a save so many, on a clock of its own."""
     now, saved = 0.0, list[int]()
@@ -149,8 +154,7 @@ def killed_in(last: int) -> Score:
 
 
 def first_kl(job: GrpoJob) -> float:
-    train_on(job, by_member)
-    return float(read_rows(job.folder.metrics)[0]["kl"])
+    return float(trained_metrics(job)[0]["kl"])
 
 
 def weights_of(folder: Path) -> dict[str, Any]:

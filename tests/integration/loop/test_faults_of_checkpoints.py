@@ -25,7 +25,7 @@ from scope_selfplay.store.folder import StageFolder, damage_of
 from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import Ranks
-from tests.integration.loop.seam import Killed, by_member, job_of, killed_in, same, train_on, with_model
+from tests.integration.loop.seam import Killed, by_member, job_of, killed_in, same, train_on
 
 WRITES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -52,7 +52,7 @@ def test_a_killed_training_goes_on_with_every_step_once_and_ends_with_the_same_b
     policy = half_policy if model.export_dtype == "float32" else random_policy
     said: list[str] = []
     whole, killed = (
-        with_model(job_of(policy, tmp_path / name, steps=4, said=said, **settings), model)
+        job_of(policy, tmp_path / name, steps=4, said=said, model=model, **settings)
         for name in ("whole", "killed")
     )
     train_on(whole, by_member)

@@ -16,7 +16,6 @@ from trl import GRPOConfig, GRPOTrainer
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampling_cap
 from scope_selfplay.training.model import Placement, TrainedModel
@@ -30,7 +29,7 @@ from scope_selfplay.training.passes import (
     plan_updates,
 )
 from scope_selfplay.training.ranks import Ranks
-from tests.integration.loop.seam import Score, furthest, job_of, row, same, train_on
+from tests.integration.loop.seam import Score, furthest, job_of, row, same, trained_metrics
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 
@@ -72,9 +71,8 @@ def test_a_rollout_trains_alike_as_one_row_and_as_a_row_per_turn(
 ) -> None:
     options = {"start": random_policy, "kl_beta": 0.5, "loss": loss}
     jobs = [job_of(speaking_policy, tmp_path / name, **options) for name in ("one", "turns")]
-    for job, split in zip(jobs, (False, True), strict=True):
-        train_on(job, mixed(split))
-    one, several = (read_rows(job.folder.metrics)[0] for job in jobs)
+    taught = zip(jobs, (False, True), strict=True)
+    one, several = (trained_metrics(job, mixed(split))[0] for job, split in taught)
     assert (one["rows"], several["rows"]) == (1.0, 1.5)
     for name in ("loss", "grad_norm", "reward"):
         assert several[name] == pytest.approx(one[name], rel=1e-3), name
@@ -243,8 +241,7 @@ def apart(policy: Path, *distances: float) -> Score:
 
 
 def line_of(job: GrpoJob, score: Score) -> dict[str, float]:
-    train_on(job, score)
-    (line,) = read_rows(job.folder.metrics)
+    (line,) = trained_metrics(job, score)
     return line
 
 

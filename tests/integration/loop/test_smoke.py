@@ -24,7 +24,7 @@ from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.ratings import kept_solver
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
-from tests.integration.loop.seam import furthest, job_of, train_on, uneven, with_model
+from tests.integration.loop.seam import furthest, job_of, train_on, uneven
 from tests.integration.loop.test_run import forked, in_child, records, whole_run
 
 pytestmark = pytest.mark.smoke
@@ -57,8 +57,7 @@ def test_the_policy_that_ships_answers_what_it_was_taught(tmp_path: Path) -> Non
 
 
 def small_job(policy: Path, folder: Path) -> GrpoJob:
-    job = job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40)
-    return with_model(job, ModelConfig(lora_rank=4))
+    return job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40, model=ModelConfig(lora_rank=4))
 
 
 def work_along(policy: Path, folder: Path, told: Mapping[str, str]) -> None:

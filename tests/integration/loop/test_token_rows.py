@@ -170,7 +170,7 @@ def ids_of(codec: ChatCodec, *texts: str) -> list[int]:
 def rows_of(codec: ChatCodec, family: Dialect, *, ends: bool) -> list[TrainingRow]:
     rollout = played(codec, family, WRITTEN[family.name].lines, ends=ends)
     assert rollout.answer == "Ana Reyes"
-    return rows_from(rollout, per_turn=family.drops_earlier_thinking)
+    return rows_from(rollout)
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -37,13 +37,8 @@ from tests.integration.loop.seam import (
     row,
     same,
     train_on,
-    with_model,
+    trained_metrics,
 )
-
-
-def lines_of(job: GrpoJob, score: Any = by_member) -> list[dict[str, Any]]:
-    train_on(job, score)
-    return read_rows(job.folder.metrics)
 
 
 def test_masked_tokens_change_neither_loss_nor_kl(random_policy: Path, tmp_path: Path) -> None:
@@ -109,7 +104,7 @@ def test_advantages_are_those_of_trl() -> None:
 def test_updates_learn_from_their_own_groups_one_after_the_other(random_policy: Path, tmp_path: Path) -> None:
     """The first update is one of the first group alone; the second begins where that one ended."""
     job = job_of(random_policy, tmp_path / "two", kl_beta=0.0, updates=2)
-    assert [line["step"] for line in lines_of(job)] == [1]
+    assert [line["step"] for line in trained_metrics(job)] == [1]
     together = job_of(random_policy, tmp_path / "one", kl_beta=0.0)
     train_on(together, by_member)
     assert not same(job.folder.checkpoint, together.folder.checkpoint)
@@ -124,7 +119,7 @@ def test_clips_bind_where_the_policy_has_left_the_one_that_sampled(
 ) -> None:
     options = {"kl_beta": 0.0, "loss": loss, "learning_rate": 2e-2}
     one, four = (job_of(random_policy, tmp_path / str(number), epochs=number, **options) for number in (1, 4))
-    (once,), (often,) = lines_of(one), lines_of(four)
+    (once,), (often,) = trained_metrics(one), trained_metrics(four)
     assert once["clipped"] == 0.0 < often["clipped"] < 1.0
     moved = [furthest(job.folder.checkpoint, random_policy) for job in (one, four)]
     assert moved[0] <= 2.02e-2 and 2.5e-2 < moved[1] <= 8.08e-2
@@ -258,14 +253,13 @@ def test_an_export_has_the_data_type_of_m0(
 ) -> None:
     model = ModelConfig(lora_rank=rank)
     for base, dtype, name in ((random_policy, "F32", "float32"), (half_policy, "BF16", "bfloat16")):
-        job = with_model(job_of(base, tmp_path / name), model)
+        job = job_of(base, tmp_path / name, model=model)
         train_on(job, by_member)
         assert dtypes_of(job.folder.checkpoint) == {dtype}
         assert json.loads((job.folder.checkpoint / "config.json").read_text())["dtype"] == name
         assert not same(job.folder.checkpoint, base)
-    exact = with_model(
-        job_of(half_policy, tmp_path / "exact"), model.model_copy(update={"export_dtype": "float32"})
-    )
+    whole = model.model_copy(update={"export_dtype": "float32"})
+    exact = job_of(half_policy, tmp_path / "exact", model=whole)
     train_on(exact, by_member)
     assert dtypes_of(exact.folder.checkpoint) == {"F32"}
     # Servers go by the config, and serve it as they serve M0.
@@ -273,8 +267,8 @@ def test_an_export_has_the_data_type_of_m0(
 
 
 def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
-    job = job_of(policy, folder, start=start, steps=steps, kl_beta=0.1, learning_rate=5e-2)
-    return with_model(job, job.options.model.model_copy(update={"lora_rank": rank}))
+    options = {"kl_beta": 0.1, "learning_rate": 5e-2, "model": ModelConfig(lora_rank=rank)}
+    return job_of(policy, folder, start=start, steps=steps, **options)
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:

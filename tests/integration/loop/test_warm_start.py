@@ -184,7 +184,7 @@ def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_his
     ]
     rollout = played(codec, family, lines)
     assert rollout.answer == "At W."
-    rows = rows_from(rollout, per_turn=family.drops_earlier_thinking)
+    rows = rows_from(rollout)
     texts = [codec.decode([*row.prompt_ids, *row.completion_ids]) for row in rows]
     result = texts[-1].split("<tool_response>\n")[1].split("\n</tool_response>")[0]
     asked, told = {"role": "user", "content": "Who built the dam?"}, {"role": "tool", "content": result}

@@ -30,7 +30,7 @@ from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import RewardedRollout
 from scope_selfplay.training.ranks import ranks
-from tests.integration.loop.seam import GROUP, job_of, row, with_model
+from tests.integration.loop.seam import GROUP, job_of, row
 
 
 def sampler_of(source: Any, see: Callable[[int], None], seen: Callable[[], None]) -> Callable[..., Any]:
@@ -112,10 +112,11 @@ def main(folder: Path, policy: Path, url: str, overlap: int, adapter: int) -> No
 
     install_vllm(broadcast)
     # M0 is asked where there is an adapter.
-    job = job_of(policy, folder, kl_beta=0.1 if adapter else 0.0, micro_tokens=1, steps=3, overlap=overlap)
+    beta = 0.1 if adapter else 0.0
     served = ModelConfig(engine="vllm_server", vllm_url=url, lora_rank=adapter)
+    job = job_of(policy, folder, kl_beta=beta, micro_tokens=1, steps=3, overlap=overlap, model=served)
     try:
-        train(replace(with_model(job, served), ranks=team), see, seen)
+        train(replace(job, ranks=team), see, seen)
     finally:
         (folder / f"left-{team.number}").touch()
 

@@ -25,7 +25,7 @@ from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
-from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
+from tests.integration.loop.seam import GROUP, job_of, row, same
 
 
 class SleepingLLM:
@@ -129,7 +129,7 @@ def train_colocated(job: GrpoJob, rollouts: Sampler) -> list[dict[str, Any]]:
     with job.ranks:
         model = load(job)
         source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
-        engine = Colocated(source, job.start.weights, job.options.model, job.max_length, 0)
+        engine = Colocated(source, job.start.weights, job.model, job.max_length, 0)
 
         async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
             return StepResult(in_groups(await rollouts(source, model, step, sampled), GROUP), {})
@@ -141,7 +141,7 @@ def train_colocated(job: GrpoJob, rollouts: Sampler) -> list[dict[str, Any]]:
 def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_sleeps_in_its_update(
     random_policy: Path, tmp_path: Path, made: list[SleepingLLM]
 ) -> None:
-    job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), MODEL)
+    job = job_of(random_policy, tmp_path / "stage", steps=2, model=MODEL)
     seen: list[Sample] = []
 
     async def episode(source: SteppedEngine, row: int) -> RewardedRollout:
@@ -171,8 +171,8 @@ def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_
 def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
     random_policy: Path, tmp_path: Path, made: list[SleepingLLM]
 ) -> None:
-    job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, learning_rate=1e-2)
-    job = with_model(job, MODEL.model_copy(update={"lora_rank": 4}))
+    model = MODEL.model_copy(update={"lora_rank": 4})
+    job = job_of(random_policy, tmp_path / "stage", steps=3, model=model, kl_beta=0.0, learning_rate=1e-2)
     apart: list[float] = []
     before: list[Any] = []
 
@@ -200,7 +200,7 @@ def trained_in_three_steps(
     policy: Path, folder: Path, reads: list[bool], *, judged_late: bool
 ) -> list[dict[str, Any]]:
     """`judged_late`: the engine may sleep, and rewards come when the reference has read the step."""
-    job = with_model(job_of(policy, folder, steps=3, kl_beta=0.1, learning_rate=1e-2), MODEL)
+    job = job_of(policy, folder, steps=3, model=MODEL, kl_beta=0.1, learning_rate=1e-2)
 
     async def rollouts(
         source: SteppedEngine, _: Any, step: int, sampled: Callable[[Rows], None]

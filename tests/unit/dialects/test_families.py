@@ -201,9 +201,8 @@ def test_a_search_call_that_is_unclosed_or_nested_does_not_count(family: Dialect
     assert family.parse(f"{opener}<answer>{call}").query is None
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+NO_SEARCHES = {
+    QWEN3: (
         "{",
         '{"name": "search"}',
         '{"name": "lookup", "arguments": {"query": "q"}}',
@@ -215,15 +214,8 @@ def test_a_search_call_that_is_unclosed_or_nested_does_not_count(family: Dialect
         '{"name": "search", "arguments": {"query": "q"}, "id": 1}',
         '{"name": "search", "arguments": {"query": "q"}} {}',
         '{"name": "search", "arguments": ' + "[" * 5000,
-    ],
-)
-def test_a_qwen3_call_that_is_not_exactly_a_search_is_none(call: str) -> None:
-    assert QWEN3.parse(f"<tool_call>\n{call}\n</tool_call>") == NOTHING
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
+    ),
+    OLMO3: (
         "search(query=)",
         'search(query="")',
         "search(query=1)",
@@ -232,10 +224,16 @@ def test_a_qwen3_call_that_is_not_exactly_a_search_is_none(call: str) -> None:
         'search("q")',
         'lookup(query="q")',
         'search(query="q"',
-    ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "call"), [(family, call) for family, calls in NO_SEARCHES.items() for call in calls]
 )
-def test_an_olmo_call_that_is_not_exactly_a_search_is_none(call: str) -> None:
-    assert OLMO3.parse(f"<function_calls>{call}</function_calls>") == NOTHING
+def test_a_call_that_is_not_exactly_a_search_is_none(family: Dialect, call: str) -> None:
+    opener, closer = family.search_tags
+    assert family.parse(f"{opener}\n{call}\n{closer}") == NOTHING
 
 
 def test_an_olmo_block_may_hold_several_calls_on_lines_of_their_own() -> None:

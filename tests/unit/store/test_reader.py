@@ -203,7 +203,7 @@ def rule(folder: RunFolder, *decisions: Decision) -> None:
         write_atomic(stage.ratings, ratings.model_dump_json())
 
 
-@pytest.mark.parametrize(("decisions", "kept"), [([PROMOTE], "S_0"), ([PROMOTE, KEEP, STOP], "S_0")])
+@pytest.mark.parametrize(("decisions", "kept"), [([PROMOTE], "S_0"), ([PROMOTE, PROMOTE, STOP], "S_1")])
 def test_the_newest_promoted_solver_is_kept_and_the_newest_ruling_said(
     tmp_path: Path, decisions: list[Decision], kept: str
 ) -> None:

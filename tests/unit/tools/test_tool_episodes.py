@@ -226,7 +226,7 @@ async def test_hostile_results_stay_between_their_tags_within_their_budget(famil
             outside = FRAMED.sub("", added)
             assert all(outside.count(tag) == 1 for tag in family.result_tags or ())
         assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
-        for row in rows_from(rollout, per_turn=family.drops_earlier_thinking):
+        for row in rows_from(rollout):
             assert sum(row.mask) <= sum(len(turn.ids) for turn in rollout.turns)
 
 

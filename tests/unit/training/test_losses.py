@@ -1,7 +1,9 @@
 """The policy losses by name: their papers' clips, what a token weighs, advantages, and what ends an update."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +13,8 @@ from pytest import approx
 from scope_selfplay.base.errors import ExitCode, TrainingError
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.rewards.equations import group_advantages
+from scope_selfplay.store.folder import StageFolder
+from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loss import (
     AdvantageScale,
     Average,
@@ -77,6 +81,14 @@ def test_sums_of_objectives_are_scaled_by_the_step() -> None:
     assert scale("gdpo", "grpo") is AdvantageScale.STEP and scale("gdpo", "dr_grpo") is AdvantageScale.NONE
     assert scale("explicit", "grpo") is scale("rubric", "cispo") is AdvantageScale.GROUP
     assert scale_of(ChallengerConfig()) is AdvantageScale.GROUP
+
+
+def test_a_job_scales_as_its_loss_has_it_but_for_advantages_that_are_given(tmp_path: Path) -> None:
+    start, folder = TrainingStart(tmp_path, tmp_path), StageFolder(tmp_path)
+    codec: Any = None
+    job = GrpoJob(start, SolverConfig(loss="dr_grpo"), [], folder, codec, temperature=1.0, seed=0)
+    assert job.scale is AdvantageScale.NONE
+    assert replace(job, given_advantages=True).scale is AdvantageScale.GIVEN
 
 
 def test_the_papers_warm_up_is_one_step_and_a_longer_one_rises_step_by_step() -> None:

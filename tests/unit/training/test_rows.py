@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from scope_selfplay.base.values import (
 from scope_selfplay.config.training import ChallengerConfig, RubricReward, SolverConfig
 from scope_selfplay.designs.answers import format_score, reward_of_candidate, task_format_score
 from scope_selfplay.designs.per_rollout import RubricDesign
+from scope_selfplay.rewards.measures import joined_values
+from scope_selfplay.training.job import row_metrics
 from scope_selfplay.training.passes import (
     RewardedRollout,
     RolloutShare,
@@ -40,23 +43,9 @@ from tests.word_codec import WordCodec
 ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
 
 
-def rollout_of(
-    turns: Sequence[Turn],
-    *,
-    answer: str | None = None,
-    task: str | None = None,
-    status: RolloutStatus = RolloutStatus.FINISHED,
-) -> Rollout:
-    return Rollout(
-        id="r",
-        role=Role.SOLVER,
-        checkpoint="S_0",
-        subject_id="t",
-        turns=tuple(turns),
-        answer=answer,
-        task=task,
-        status=status,
-    )
+def rollout_of(turns: Sequence[Turn], **ended: Any) -> Rollout:
+    """`ended`: its answer or task, and status."""
+    return Rollout(id="r", role=Role.SOLVER, checkpoint="S_0", subject_id="t", turns=tuple(turns), **ended)
 
 
 def growing(first: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Turn]:
@@ -73,9 +62,7 @@ def test_a_growing_conversation_is_one_row(
     first: tuple[int, ...], parts: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     turns = growing(first, parts)
-    rewarded = rewarded_rollout(rollout_of(turns), 1.0, per_turn=False)
-    (row,) = rewarded.rows
-    assert not rewarded.split
+    (row,) = rows_from(rollout_of(turns))
     whole = turns[-1].prompt_ids + turns[-1].ids
     assert tuple(row.prompt_ids + row.completion_ids) == whole and tuple(row.prompt_ids) == first
     sampled = [each for turn in turns for each in turn.ids]
@@ -90,9 +77,11 @@ def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
     # The 2 was cut out of the second prompt, as thinking is.
     second = Turn(prompt_ids=(1, 3, 4, 9), ids=(5,))
     assert not continues(first, second)
-    rewarded = rewarded_rollout(rollout_of([first, second]), 1.0, per_turn=False)
+    rewarded = rewarded_rollout(rollout_of([first, second]), 1.0)
     rows = rewarded.rows
-    assert rewarded.split and not rewarded_rollout(rollout_of([first, second]), 1.0, per_turn=True).split
+    for rewrites_history in (False, True):
+        measures = row_metrics([rewarded], rewrites_history=rewrites_history)
+        assert joined_values([measures])["split"] == (not rewrites_history)
     assert [(row.prompt_ids, row.completion_ids, row.mask) for row in rows] == [
         ([1], [2, 3, 4], [1, 1, 1]),
         ([1, 3, 4, 9], [5], [1]),
