@@ -126,7 +126,6 @@ def build_dense(
             nprobe=effort.nprobe,
             refine=effort.refine,
             gate=report,
-            corpus_hash=passages.corpus_hash,
         )
         return finish_build(plan.folder, manifest, time.monotonic() - start)
 

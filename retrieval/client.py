@@ -238,7 +238,7 @@ def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUT
     """The index of a folder. Raises RecordError when it is unfinished or damaged."""
     manifest = read_manifest(folder, verify)
     index = open_index(folder, manifest, threads=threads)
-    passages = Passages.open(folder, manifest.corpus_hash)
+    passages = Passages.open(folder)
     info = manifest.model_dump(mode="json", exclude={"files"})
     return InProcessSearcher(index, passages, manifest.identity, info)
 

@@ -37,13 +37,6 @@ def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:
             yield piece.model_copy(update={"title": document.title})
 
 
-def source_bytes(source: Path) -> int:
-    """Size of what is read of a corpus; 0 for one that does not exist."""
-    if source.is_dir():
-        return sum(path.stat().st_size for path in survey(source, None).read)
-    return source.stat().st_size if source.exists() else 0
-
-
 def source_hash(source: Path) -> str:
     """sha256 of a corpus: of a file's bytes, or of the paths and bytes of what is read of a folder.
 

@@ -91,7 +91,7 @@ class SearchService:
         self.identity = manifest.identity
         fields = manifest.model_dump(mode="json", exclude={"files"})
         self.info = {"identity": manifest.identity, "bytes": manifest.size, **fields}
-        self.passages = Passages.open(folder, manifest.corpus_hash)
+        self.passages = Passages.open(folder)
         self._documents = DocumentLookup(self.passages)
         self.batcher = Batcher(
             await self._engine(folder, manifest),

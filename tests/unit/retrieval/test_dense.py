@@ -61,9 +61,7 @@ def documents() -> list[Document]:
 
 
 def recipe(model: Path, profile: str) -> Recipe:
-    return Recipe(
-        profile=profile, source="x", source_bytes=1, encoder=str(model), family="e5", backend="onnx"
-    )
+    return Recipe(profile=profile, encoder=str(model), family="e5", backend="onnx")
 
 
 def unit(draw: np.random.Generator, rows: int, dimensions: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
