@@ -164,9 +164,8 @@ class VectorShards:
             parts = [map_array(self.path(start), axes=2) for start in self.starts[first : first + at_once]]
             yield np.concatenate(parts) if len(parts) > 1 else parts[0]
 
-    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
-        """`count` different rows in row order (count, d)."""
-        chosen = np.sort(draw.choice(self._size, size=min(count, self._size), replace=False))
+    def rows(self, chosen: NDArray[np.int64]) -> Vectors:
+        """The vectors of rows in row order (n, d)."""
         parts = []
         for start in self.starts:
             inside = chosen[(chosen >= start) & (chosen < self.end(start))] - start
@@ -254,8 +253,9 @@ def _index(
 def _build_ivf(
     shape: tuple[int, int], shards: "VectorShards | PublishedVectors", plan: DenseBuild, progress: Progress
 ) -> dense.IvfIndex:
+    count = min(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), shape[0])
     draw = numpy_rng_from(plan.recipe.seed, "train")
-    sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
+    sample = shards.rows(np.sort(draw.choice(shape[0], size=count, replace=False)))
     index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
     progress.begin("index", shape[0])
     for block in shards:
@@ -288,9 +288,8 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
 
 
 def _write_index(index: Any, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    faiss.write_index(index, str(part))
-    part.replace(path)
+    with index_folder.durable_file(path) as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
@@ -352,7 +351,7 @@ class GpuPassages:
 
 
 class PublishedVectors:
-    """As `VectorShards`: blocks of consecutive rows, and samples; the file is mapped, never held."""
+    """As `VectorShards`: blocks of consecutive rows, and chosen ones; the file is mapped, never held."""
 
     def __init__(self, file: Path) -> None:
         """Raises CorpusError for a file that is not a flat FAISS index."""
@@ -376,10 +375,9 @@ class PublishedVectors:
         for first in range(0, rows, BLOCK_ROWS):
             yield self._index.reconstruct_n(first, min(BLOCK_ROWS, rows - first))
 
-    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
-        """`count` different rows in row order (count, d)."""
-        rows = np.sort(draw.choice(self.shape[0], size=min(count, self.shape[0]), replace=False))
-        return np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
+    def rows(self, chosen: NDArray[np.int64]) -> Vectors:
+        """The vectors of rows in row order (n, d)."""
+        return np.asarray(self._index.reconstruct_batch(chosen), dtype=np.float32)
 
     def check(self, passages: Passages, encoder: Encoder) -> None:
         """Raises CorpusError where these are not the encoder's vectors of the passages, row for row."""
@@ -390,8 +388,8 @@ class PublishedVectors:
                 f"{expected[1]}: another corpus or encoder"
             )
         rows = np.unique(np.linspace(0, passages.size - 1, COMPARED).astype(np.int64))
-        found = np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
-        cosines = (found * encoder.passages([passages.contents(int(row)) for row in rows])).sum(axis=1)
+        made = encoder.passages([passages.contents(int(row)) for row in rows])
+        cosines = (self.rows(rows) * made).sum(axis=1)
         unlike = np.flatnonzero(~(cosines >= LEAST_COSINE))
         if len(unlike) > min(MOST_UNLIKE, len(rows) // 4):
             row = int(rows[unlike[0]])

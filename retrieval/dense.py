@@ -61,8 +61,6 @@ class DenseIndex:
         return cls(open_encoder(folder / ENCODER, threads=threads), open_vectors(folder, manifest))
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        if not queries:
-            return []
         return hits(self._vectors.nearest(self._encoder.queries(queries), topk))
 
 

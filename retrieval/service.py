@@ -28,6 +28,7 @@ from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
 from scope_selfplay.base.values import Document, Value
+from scope_selfplay.net.loops import all_of
 from scope_selfplay.net.serve import ServerMetrics
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -142,14 +143,14 @@ class SearchService:
         if not self.settings.workers:
             await verifying
             return ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
-        # Checksums take about as long as workers take to start: both at once.
         engine = WorkerEngine(folder, self.settings.workers)
-        started, verified = await asyncio.gather(engine.start(), verifying, return_exceptions=True)
-        for outcome in (verified, started):
-            if isinstance(outcome, BaseException):
-                await engine.close()
-                # A damaged file explains whatever a worker reports about it.
-                raise outcome
+        try:
+            # Checksums take about as long as workers take to start: both at once. A damaged file explains whatever a
+            # worker reports about it.
+            await all_of([verifying, engine.start()])
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
     async def _search(self, request: Retrieval) -> list[list[Hit]]:
