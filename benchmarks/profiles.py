@@ -65,8 +65,8 @@ def tried(folder: Path, rows: int, dimensions: int) -> Iterator[list[str]]:
         plan = DenseBuild(folder / name, Recipe(profile=name))
         plan.folder.mkdir()
         index = _build_ivf(corpus.shape, shards, plan, SILENT)
-        _, report = tune(index, queries, expected, PROFILES[name].recall)
-        yield row(name, report.recall, rate_of(index, queries))
+        _, recall = tune(index, queries, expected, PROFILES[name].recall)
+        yield row(name, recall, rate_of(index, queries))
 
 
 def row(name: str, recall: float | None, rate: float) -> list[str]:

@@ -233,21 +233,18 @@ def _index(
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
     progress.end()
     if isinstance(index, dense.IvfIndex):
-        effort, report = tune(index, queries, expected, target)
-        if report.recall < target:
-            raise CorpusError(
-                f"recall gate: at best {report.recall:.3f} of what an exhaustive search finds, {target} is needed; "
-                "the index is not usable. Build it again; with another profile if this repeats"
-            )
-        return effort, report
-    reached = measure(index.nearest, queries, expected)
-    # Two rows that score the same to the last bit may change places between two ways of summing.
-    if reached < target - 0.005:
+        effort, recall = tune(index, queries, expected, target)
+        is_usable = recall >= target
+    else:
+        effort, recall = SearchEffort(0), measure(index.nearest, queries, expected)
+        # Two rows that score the same to the last bit may change places between two ways of summing.
+        is_usable = recall >= target - 0.005
+    if not is_usable:
         raise CorpusError(
-            f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
+            f"recall gate: at best {recall:.3f} of what an exhaustive search finds, {target} is needed; the index is "
+            "not usable. Build it again; with another profile if this repeats"
         )
-    report = RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
-    return SearchEffort(0), report
+    return effort, RecallReport(recall=recall, topk=expected.shape[1], queries=len(queries), target=target)
 
 
 def _build_ivf(

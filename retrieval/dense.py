@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.encoder import Encoder, Vectors, encoder_hash, open_encoder
-from retrieval.folder import ENCODER, IndexManifest, RecallReport, map_array
+from retrieval.folder import ENCODER, IndexManifest, map_array
 from retrieval.profiles import ProfileName
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import RecordError
@@ -257,10 +257,8 @@ def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expecte
     return float(np.mean([len({*ours} & {*theirs}) / len(theirs) for ours, theirs in pairs]))
 
 
-def tune(
-    index: IvfIndex, queries: Vectors, expected: Rows, target: float
-) -> tuple[SearchEffort, RecallReport]:
-    """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most.
+def tune(index: IvfIndex, queries: Vectors, expected: Rows, target: float) -> tuple[SearchEffort, float]:
+    """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most; with its recall.
 
     An index whose recall is below the target, searched everywhere, does not hold what was added.
     """
@@ -273,5 +271,4 @@ def tune(
         if reached >= target:
             break
     index.set_effort(best_effort)
-    report = RecallReport(recall=best, topk=expected.shape[1], queries=len(queries), target=target)
-    return best_effort, report
+    return best_effort, best
