@@ -95,18 +95,11 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
         before = read_value(folder / RECIPE, Recipe, "build in another folder")
         if before is None:
             raise RecordError(f"{folder}: no {RECIPE}: no index was built there")
-        if found := difference(before, recipe):
-            raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
+        for name, value in recipe.model_dump().items():
+            if (begun := getattr(before, name)) != value:
+                how = CONTENT.get(name, f"{name} {begun!r}, now it is {value!r}")
+                raise RunMismatchError(f"{folder} was begun with {how}: use the same, or another folder")
         yield index_folder.read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-def difference(before: Recipe, now: Recipe) -> str:
-    """How a build differs from the one that is asked for now, for a person; empty where both are the same."""
-    for name, value in now.model_dump().items():
-        if getattr(before, name) != value:
-            plain = f"with {name} {getattr(before, name)!r}, now it is {value!r}"
-            return f"with {CONTENT[name]}" if name in CONTENT else plain
-    return ""
 
 
 def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
