@@ -267,20 +267,15 @@ async def _try(session: aiohttp.ClientSession, address: str, part: Path, start: 
                 # It does not know ranges: all of it comes again.
                 file.truncate(start)
                 at = start
-            _say_encoding(response, address, say)
+            # Kept as it comes: servers say this of a .gz, too, whose bytes are the published ones.
+            if (encoding := response.headers.get("Content-Encoding", "identity")).lower() != "identity":
+                say(
+                    f"{address}: comes with Content-Encoding {encoding}, to which another checksum may be due"
+                )
             _check_room(part, response.content_length, at)
             await _store(response, file, at, say)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _say_encoding(response: aiohttp.ClientResponse, address: str, say: Say) -> None:
-    # Kept as it comes: servers say this of a .gz, too, whose bytes are the published ones.
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        say(
-            f"{address}: comes with Content-Encoding {encoding}, unasked; another checksum may be due to that"
-        )
 
 
 async def _store(response: aiohttp.ClientResponse, file: BinaryIO, at: int, say: Say) -> None:
