@@ -23,7 +23,7 @@ from retrieval.client import open_index
 from retrieval.corpus import DocumentLookup
 from retrieval.folder import IndexManifest, Passages, Verify, read_manifest, shown
 from retrieval.profiles import ProfileName, check_memory, serve_memory
-from retrieval.wire import MAX_RESPONSE, Hit, Retrieval, render_response, too_large
+from retrieval.wire import MAX_RESPONSE, Hit, Retrieval, WireError, render_response
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
@@ -50,8 +50,6 @@ class ServiceSettings(Value):
     deadline: float = Field(default=60.0, gt=0)
     """Seconds after which a request gets 504."""
     verify: Verify = Verify.AUTO
-    max_response: int = MAX_RESPONSE
-    """Bytes."""
 
 
 class SearchService:
@@ -120,13 +118,16 @@ class SearchService:
         """The response body. Raises WireError (413) before any passage is read."""
         async with asyncio.timeout(self.settings.deadline):
             answers = await self._search(request)
-            passages, most = self.passages, self.settings.max_response
+            passages = self.passages
             size = passages.length([hit.row for hits in answers for hit in hits])
             # Without scores a row has its passage twice.
-            if size * (1 if request.return_scores else 2) > most:
-                raise too_large(most)
+            if size * (1 if request.return_scores else 2) > MAX_RESPONSE:
+                raise WireError(
+                    413,
+                    f"the response has more than {MAX_RESPONSE:,} bytes: ask for fewer queries or a smaller topk",
+                )
             results = (((shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers)
-            render = partial(render_response, results, return_scores=request.return_scores, most=most)
+            render = partial(render_response, results, return_scores=request.return_scores)
             if size <= INLINE:
                 return render()
             # One large response must not hold up the answers to everybody else.
