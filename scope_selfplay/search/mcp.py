@@ -222,6 +222,7 @@ class McpServer:
             description=" ".join(clean_text(description).split())[:LONGEST_DESCRIPTION],
             schema=schema,
             budget=ToolBudget(settings.max_calls, settings.max_tokens, settings.seconds),
+            keeps_time=True,
         )
         return spec.called_by(lambda arguments: self.call(name, arguments))
 

@@ -1,5 +1,6 @@
 """What a tool is to an episode, and what an episode asks of it and is sent: values without I/O."""
 
+import asyncio
 import itertools
 import json
 import time
@@ -55,7 +56,7 @@ ToolFunction = Callable[[Mapping[str, Any]], Awaitable[ToolResult]]
 
 @dataclass(frozen=True)
 class ToolBudget:
-    """Limits of one tool: calls of a rollout, policy tokens of a result, seconds after which it ends a call itself."""
+    """Limits of one tool: calls of a rollout, policy tokens of a result, seconds of a call (None: its own patience)."""
 
     calls: int
     tokens: int
@@ -74,6 +75,8 @@ class ToolSpec:
     """What a result that is too long loses, where it has no pages."""
     pages: bool = False
     """Whether a long result comes in pages of `budget.tokens`, which the argument `page` counts from 1."""
+    keeps_time: bool = False
+    """Whether it stops a call after `budget.seconds` itself, because waiting for its server is not its own time."""
     document_argument: str | None = None
     """The argument that names a document: a title that the episode was shown stands for its id."""
 
@@ -117,9 +120,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool(ToolSpec):
-    """A tool that can be called. `call` returns a result or raises TimeoutError, or ToolError, SearchError: it is down
-    for too long.
-    """
+    """A tool that can be called. `call` returns a result or raises ToolError, SearchError: it is down for too long."""
 
     call: ToolFunction
 
@@ -210,9 +211,12 @@ class OpenTools:
     async def use(self, request: UseTool) -> ToolResult:
         tool, start = self._tools[request.tool], time.monotonic()
         try:
-            result = await tool.call(request.arguments)
+            async with asyncio.timeout(None if tool.keeps_time else tool.budget.seconds):
+                result = await tool.call(request.arguments)
         except TimeoutError:
-            text = f"{tool.name} took longer than {tool.budget.seconds:g} seconds and was stopped."
+            # One without a limit may have a client with one.
+            limit = f"{tool.budget.seconds:g} seconds" if tool.budget.seconds else "it may"
+            text = f"{tool.name} took longer than {limit} and was stopped."
             result = ToolResult(text, fault=ToolFault.TIMED_OUT)
         return replace(result, seconds=round(time.monotonic() - start, 3))
 

@@ -2,6 +2,7 @@
 hostile server returns or a hostile policy writes breaks out or is rewarded.
 """
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -133,16 +134,22 @@ async def test_calls_beyond_the_budget_are_told_once_and_then_end_the_rollout() 
 
 
 async def test_a_tool_that_takes_too_long_is_told_and_an_outage_fails_the_rollout() -> None:
+    async def never(arguments: Mapping[str, Any]) -> ToolResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
     async def late(arguments: Mapping[str, Any]) -> ToolResult:
         raise TimeoutError
 
     async def down(arguments: Mapping[str, Any]) -> ToolResult:
         raise ToolError("flights: does not answer")
 
-    rollout = await rollout_of([OPENS, ANSWER], opening(late))
-    assert rollout.turns[0].call and rollout.turns[0].call.fault is ToolFault.TIMED_OUT
-    assert told(rollout, 0) == "open took longer than 5 seconds and was stopped."
-    assert rollout.answer == "1931" and rollout.turns[0].uses_tool
+    for call, seconds, said in ((never, 0.05, "0.05 seconds"), (late, None, "it may")):
+        slow = opening(call, budget=ToolBudget(calls=2, tokens=12, seconds=seconds))
+        rollout = await rollout_of([OPENS, ANSWER], slow)
+        assert rollout.turns[0].call and rollout.turns[0].call.fault is ToolFault.TIMED_OUT
+        assert told(rollout, 0) == f"open took longer than {said} and was stopped."
+        assert rollout.answer == "1931" and rollout.turns[0].uses_tool
     rollout = await rollout_of([OPENS, ANSWER], opening(down))
     assert (rollout.status, rollout.fault) == (RolloutStatus.FAILED, RolloutFault.TOOL)
     assert rollout.turns[0].call is None
