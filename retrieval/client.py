@@ -135,13 +135,13 @@ class HttpSearcher(RemoteSearcher):
         try:
             answer = await self._ask("GET", f"/documents/{urllib.parse.quote(passage_id, safe='')}")
         except RefusedError as refused:
-            if refused.status == 404 and refused.reason:
+            if refused.status != 404:
+                raise
+            if refused.reason:
                 return None
-            if refused.status == 404:
-                raise SearchError(
-                    f"{self._what} has no /documents/, which `open` reads: expected `scope serve-retriever`"
-                ) from None
-            raise
+            raise SearchError(
+                f"{self._what} has no /documents/, which `open` reads: expected `scope serve-retriever`"
+            ) from None
         try:
             title, text = split_contents(answer["document"]["contents"])
             return Document(id=str(answer["document"]["id"]), title=title, text=text)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from retrieval.build import Recipe
-from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, GpuPassages, build_dense
+from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, TorchEncoder, build_dense
 from retrieval.client import open_index, open_searcher
 from retrieval.dense import (
     DenseIndex,
@@ -257,7 +257,7 @@ def test_torch_makes_the_same_vectors_as_the_servers_graph_and_without_a_gpu_its
     pytest.importorskip("torch")
     texts = [each.text for each in documents[:70]]
     ours = open_encoder(whole("flat")[0] / ENCODER).passages(texts)
-    theirs = GpuPassages(str(model), FAMILIES["e5"], device="cpu").passages(texts)
+    theirs = TorchEncoder(str(model), FAMILIES["e5"], device="cpu").passages(texts)
     assert np.abs(ours - theirs).max() < 1e-5
     with pytest.raises(ConfigError, match="torch sees no GPU here; leave it out to encode on the CPU"):
-        GpuPassages(str(model), FAMILIES["e5"])
+        TorchEncoder(str(model), FAMILIES["e5"])
