@@ -208,8 +208,7 @@ def _web_page(path: Path) -> Converted:
         strip_tags(box, "a")
         for each in box.iter():
             each.attrib.clear()
-    around = boxes[0].iterancestors("div") if boxes else ()
-    for part in around:
+    for part in boxes[0].iterancestors("div") if boxes else ():
         if set(boxes) <= set(part.iter("div")):
             part.tag = "article"
             break
