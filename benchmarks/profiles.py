@@ -62,11 +62,11 @@ def tried(folder: Path, rows: int, dimensions: int) -> Iterator[list[str]]:
     half = _Half(corpus)
     yield row("gpu", measure(half.nearest, queries, expected), rate_of(half, queries))
     for name in (ProfileName.BALANCED, ProfileName.COMPACT):
-        plan = DenseBuild(folder / name, Recipe(profile=name, source="", source_bytes=0))
+        plan = DenseBuild(folder / name, Recipe(profile=name))
         plan.folder.mkdir()
         index = _build_ivf(corpus.shape, shards, plan, SILENT)
-        _, report = tune(index, queries, expected, PROFILES[name].recall)
-        yield row(name, report.recall, rate_of(index, queries))
+        _, recall = tune(index, queries, expected, PROFILES[name].recall)
+        yield row(name, recall, rate_of(index, queries))
 
 
 def row(name: str, recall: float | None, rate: float) -> list[str]:
@@ -105,8 +105,8 @@ def _noise_of(seed: int, articles: NDArray[np.int64], dimensions: int) -> Vector
 
 
 def try_bm25(folder: Path, rows: int) -> list[str]:
-    manifest = build_bm25(made_up_passages(rows), folder, Recipe(profile="bm25", source="", source_bytes=0))
-    passages, index = Passages.open(folder, manifest.corpus_hash), Bm25Index.open(folder)
+    build_bm25(made_up_passages(rows), folder)
+    passages, index = Passages.open(folder), Bm25Index.open(folder)
     draw = np.random.default_rng(4)
     texts = [passages.document(int(place)).text.split() for place in draw.integers(0, rows, QUERIES)]
     queries = [" ".join(draw.choice(words, QUERY_WORDS)) for words in texts]

@@ -79,7 +79,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
     words = random.Random(2)
     texts = [" ".join(words.choices(WORDS, k=100)) for _ in range(PASSAGES)]
     documents = (Document(id=str(row), title=f"Article {row}", text=text) for row, text in enumerate(texts))
-    stored = store_passages(documents, index, SILENT)
+    store_passages(documents, index, SILENT)
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER)
     vectors = np.random.default_rng(3).standard_normal((PASSAGES, 768), np.float32)
     np.save(index / "vectors.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -87,7 +87,6 @@ def prepare(folder: Path) -> tuple[Path, Path]:
         kind=IndexKind.DENSE,
         profile="flat",
         rows=PASSAGES,
-        corpus_hash=stored.corpus_hash,
         dimensions=vectors.shape[1],
         encoder_hash=encoder_hash(index / ENCODER),
     )

@@ -6,7 +6,6 @@ query. With Lucene's variant a term adds less than its idf, and a title's words 
 query that is exactly a title the bonus exceeds whatever other articles can score.
 """
 
-import hashlib
 import json
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.folder import ARRAY_FAULTS, Passages, map_array
+from retrieval.folder import ARRAY_FAULTS, Passages, RowsByKey, map_array, text_key
 from retrieval.wire import Hit, Scores, best_rows
 from scope_selfplay.base.errors import CorpusError, RecordError
 from scope_selfplay.base.text import SIGNS, spaced
@@ -60,9 +59,9 @@ STOPWORDS = frozenset(
 
 
 class Bm25Index:
-    """An index of `size` rows; `titles` maps a title to the rows that carry it."""
+    """An index of `size` rows; `titles` has the rows that carry a title, by its words."""
 
-    def __init__(self, scorer: bm25s.BM25, titles: "TitleMap", size: int) -> None:
+    def __init__(self, scorer: bm25s.BM25, titles: RowsByKey, size: int) -> None:
         self._scorer = scorer
         self._titles = titles
         self.size = size
@@ -79,16 +78,17 @@ class Bm25Index:
             document = passages.document(row)
             words = content_words(f"{document.title} {document.text}")
             ids.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
-            keys.append(title_key(all_words(document.title)))
+            keys.append(text_key(" ".join(all_words(document.title))))
         if not vocabulary:
             raise CorpusError("the corpus holds no word: nothing to search")
         scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
         scorer.index(Tokenized(ids=ids, vocab=vocabulary), show_progress=False)
-        return cls(scorer, TitleMap.build(keys), passages.size)
+        return cls(scorer, RowsByKey.of(keys), passages.size)
 
     def save(self, folder: Path) -> None:
         self._scorer.save(folder, show_progress=False)
-        self._titles.save(folder)
+        for name, array in zip(TITLE_FILES, self._titles, strict=True):
+            np.save(folder / name, array)
         (folder / "size.json").write_text(json.dumps({"rows": self.size}))
 
     @classmethod
@@ -97,7 +97,7 @@ class Bm25Index:
         try:
             scorer = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             size = json.loads((folder / "size.json").read_text())["rows"]
-            return cls(scorer, TitleMap.open(folder), size)
+            return cls(scorer, RowsByKey(*(map_array(folder / name) for name in TITLE_FILES)), size)
         except (*ARRAY_FAULTS, KeyError) as error:
             raise RecordError(f"{folder}: not a readable BM25 index: {error}") from None
 
@@ -123,48 +123,11 @@ class Bm25Index:
         for start in range(len(words)):
             for end in range(start + 1, min(start + LONGEST_TITLE, len(words)) + 1):
                 part = words[start:end]
-                key = title_key(part)
+                key = text_key(" ".join(part))
                 is_name = len(part) == len(words) or any(word not in STOPWORDS for word in part)
-                if is_name and key not in seen and len(rows := self._titles.rows(key)):
+                if is_name and key not in seen and len(rows := self._titles.rows_of(key)):
                     seen.add(key)
                     yield len(part), rows
-
-
-class TitleMap:
-    """Rows by title: sorted 64-bit title keys (titles,), and `rows[starts[i]:starts[i + 1]]` for key i."""
-
-    def __init__(self, keys: NDArray[np.uint64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        self._keys, self._starts, self._rows = keys, starts, rows
-
-    @classmethod
-    def build(cls, row_keys: Sequence[int]) -> "TitleMap":
-        """From the key of each row; key 0 is a row without a title."""
-        keys_by_row = np.asarray(row_keys, dtype=np.uint64)
-        rows = np.argsort(keys_by_row, kind="stable")
-        keys, starts = np.unique(keys_by_row[rows], return_index=True)
-        return cls(keys, np.append(starts, len(rows)).astype(np.int64), rows.astype(np.int64))
-
-    def rows(self, key: int) -> NDArray[np.int64]:
-        place = int(np.searchsorted(self._keys, np.uint64(key)))
-        if not key or place == len(self._keys) or int(self._keys[place]) != key:
-            return self._rows[:0]
-        return self._rows[self._starts[place] : self._starts[place + 1]]
-
-    def save(self, folder: Path) -> None:
-        for name, array in zip(TITLE_FILES, (self._keys, self._starts, self._rows), strict=True):
-            np.save(folder / name, array)
-
-    @classmethod
-    def open(cls, folder: Path) -> "TitleMap":
-        keys, starts, rows = (map_array(folder / name) for name in TITLE_FILES)
-        return cls(keys, starts, rows)
-
-
-def title_key(words: Sequence[str]) -> int:
-    """A 64-bit key of a title's words; 0 for no words."""
-    if not words:
-        return 0
-    return int.from_bytes(hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest(), "big")
 
 
 def all_words(text: str) -> list[str]:

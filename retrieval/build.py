@@ -18,7 +18,7 @@ from pydantic import ConfigDict
 
 from retrieval import folder as index_folder
 from retrieval.folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, Passages, write_passages
-from scope_selfplay.base.errors import ConfigError, CorpusError, RecordError, RunMismatchError
+from scope_selfplay.base.errors import ConfigError, RecordError, RunMismatchError
 from scope_selfplay.base.machine import folder_lock
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.base.values import Document, Value
@@ -26,13 +26,11 @@ from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folder import checksum
 
 RECIPE = "build.json"
-STORED = "stored.json"
 LOCK = "build.lock"
 LOCK_TIMEOUT = 60.0
 """Seconds: longer than a stopped pod takes to end."""
 LIBRARIES = ("bm25s", "faiss-cpu", "onnxruntime", "sentence-transformers", "numpy")
 CONTENT = {
-    "source_bytes": "another content of the source",
     "source_hash": "another content of the source",
     "model_hash": "other files in the encoder's folder",
     "vectors_hash": "other --vectors, or none where some are given now",
@@ -48,8 +46,7 @@ class Recipe(Value):
     model_config = ConfigDict(extra="ignore")
 
     profile: str
-    source: str
-    source_bytes: int
+    source: str = ""
     source_hash: str = ""
     """`corpus.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
@@ -64,16 +61,6 @@ class Recipe(Value):
     """sha256 of the published index whose vectors are taken."""
     device: str = "cpu"
     """Where passages are encoded: half precision on a GPU."""
-
-
-class StoredCorpus(Value):
-    """The corpus of the folder, once it is complete."""
-
-    # Releases before this one wrote more.
-    model_config = ConfigDict(extra="ignore")
-
-    rows: int
-    corpus_hash: str
 
 
 @contextlib.contextmanager
@@ -96,7 +83,7 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
                 warn = partial(print, file=sys.stderr, flush=True)
                 held = folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=LOCK_TIMEOUT)
                 stack.enter_context(held)
-            if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+            if not (folder / OFFSETS).exists():
                 # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
                 write_atomic(folder / RECIPE, recipe.model_dump_json(indent=1) + "\n")
         except OSError as error:
@@ -108,39 +95,28 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
         before = read_value(folder / RECIPE, Recipe, "build in another folder")
         if before is None:
             raise RecordError(f"{folder}: no {RECIPE}: no index was built there")
-        if found := difference(before, recipe):
-            raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
+        for name, value in recipe.model_dump().items():
+            if (begun := getattr(before, name)) != value:
+                how = CONTENT.get(name, f"{name} {begun!r}, now it is {value!r}")
+                raise RunMismatchError(f"{folder} was begun with {how}: use the same, or another folder")
         yield index_folder.read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-def difference(before: Recipe, now: Recipe) -> str:
-    """How a build differs from the one that is asked for now, for a person; empty where both are the same."""
-    for name, value in now.model_dump().items():
-        if getattr(before, name) != value:
-            plain = f"with {name} {getattr(before, name)!r}, now it is {value!r}"
-            return f"with {CONTENT[name]}" if name in CONTENT else plain
-    return ""
 
 
 def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
     """The corpus in `folder`, written unless that is done. Raises CorpusError for an empty or invalid one."""
-    done = folder / STORED
     progress.begin("passages", None)
-    if not done.exists():
+    # The offsets are the last that is written of it.
+    if not (folder / OFFSETS).exists():
 
         def on_row(written: int) -> None:
             if written % 10_000 == 0:
                 progress.advance(written)
 
-        size, corpus_hash = write_passages(documents, folder, on_row)
-        if not size:
-            raise CorpusError("the corpus holds no document")
-        write_atomic(done, StoredCorpus(rows=size, corpus_hash=corpus_hash).model_dump_json(indent=1) + "\n")
-    stored = read_value(done, StoredCorpus, "build in another folder")
-    assert stored is not None
-    progress.advance(stored.rows)
-    progress.end(f"{stored.rows:,}")
-    return Passages.open(folder, stored.corpus_hash)
+        write_passages(documents, folder, on_row)
+    passages = Passages.open(folder)
+    progress.advance(passages.size)
+    progress.end(f"{passages.size:,}")
+    return passages
 
 
 def build_bm25(
@@ -149,8 +125,7 @@ def build_bm25(
     """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `open_build` does."""
     from retrieval.bm25 import Bm25Index
 
-    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
-    with open_build(folder, recipe) as finished:
+    with open_build(folder, recipe or Recipe(profile="bm25")) as finished:
         if finished:
             return finished
         start = time.monotonic()
@@ -158,23 +133,18 @@ def build_bm25(
         progress.begin("bm25", passages.size)
         Bm25Index.build(passages).save(folder)
         progress.end()
-        manifest = IndexManifest(
-            kind=index_folder.IndexKind.BM25,
-            profile="bm25",
-            rows=passages.size,
-            corpus_hash=passages.corpus_hash,
-        )
+        manifest = IndexManifest(kind=index_folder.IndexKind.BM25, profile="bm25", rows=passages.size)
         return finish_build(folder, manifest, time.monotonic() - start)
 
 
 def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
     """Write the manifest over every file of the folder: the build is finished."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    # Not what only the build needs: the recipe, shards of vectors, leftovers of a crash.
+    # Not what only the build needs: the recipe, shards of vectors, leftovers of a crash or of an earlier release.
     files = {
         name: index_folder.FileChecksum(size=(folder / name).stat().st_size, sha256=checksum(folder / name))
         for name in sorted(names)
-        if name not in (RECIPE, STORED, LOCK)
+        if name not in (RECIPE, LOCK, "stored.json")
         and not name.startswith(index_folder.SHARDS + "/")
         and not name.endswith(".part")
     }

@@ -8,7 +8,7 @@ published their vectors.
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,12 @@ def build_dense(
             prepare_encoder(plan.recipe.encoder, family, backend, encoder_folder)
             (encoder_folder / "ready").touch()
         encoder = open_encoder(encoder_folder, threads=plan.threads)
-        shards = _vectors(passages, encoder, plan, progress)
+        shards: VectorShards | PublishedVectors
+        if plan.vectors is None:
+            shards = _encode(passages, encoder, plan, progress)
+        else:
+            shards = PublishedVectors(plan.vectors, passages, encoder)
+            progress.say(f"{plan.vectors}: {passages.size:,} vectors are taken")
         effort, report = _index(passages, encoder, shards, plan, progress)
         shutil.rmtree(plan.folder / index_folder.SHARDS, ignore_errors=True)
         (plan.folder / TRAINED).unlink(missing_ok=True)
@@ -126,7 +131,6 @@ def build_dense(
             nprobe=effort.nprobe,
             refine=effort.refine,
             gate=report,
-            corpus_hash=passages.corpus_hash,
         )
         return finish_build(plan.folder, manifest, time.monotonic() - start)
 
@@ -165,9 +169,8 @@ class VectorShards:
             parts = [map_array(self.path(start), axes=2) for start in self.starts[first : first + at_once]]
             yield np.concatenate(parts) if len(parts) > 1 else parts[0]
 
-    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
-        """`count` different rows in row order (count, d)."""
-        chosen = np.sort(draw.choice(self._size, size=min(count, self._size), replace=False))
+    def rows(self, chosen: NDArray[np.int64]) -> Vectors:
+        """The vectors of rows in row order (n, d)."""
         parts = []
         for start in self.starts:
             inside = chosen[(chosen >= start) & (chosen < self.end(start))] - start
@@ -175,23 +178,11 @@ class VectorShards:
         return np.concatenate(parts)
 
 
-def _vectors(
-    passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress
-) -> "VectorShards | PublishedVectors":
-    """Published ones, or encoded here. Raises CorpusError for vectors of something else."""
-    if plan.vectors is None:
-        return _encode(passages, encoder, plan, progress)
-    published = PublishedVectors(plan.vectors)
-    published.check(passages, encoder)
-    progress.say(f"{plan.vectors}: {passages.size:,} vectors are taken")
-    return published
-
-
 def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress) -> VectorShards:
     folder = plan.folder / index_folder.SHARDS
     folder.mkdir(exist_ok=True)
     shards = VectorShards(folder, plan.shard_rows, passages.size)
-    work = GpuPassages(plan.recipe.encoder, FAMILIES[plan.recipe.family]) if plan.on_gpu else encoder
+    work = TorchEncoder(plan.recipe.encoder, FAMILIES[plan.recipe.family]) if plan.on_gpu else encoder
     batch_rows = GPU_BATCH if plan.on_gpu else BATCH
     missing = [start for start in shards.starts if not shards.has(start, encoder.dimensions)]
     left, done = sum(shards.end(start) - start for start in missing), 0
@@ -235,28 +226,26 @@ def _index(
     expected = exact(queries, shards, min(TOPK, passages.size)).rows
     progress.end()
     if isinstance(index, dense.IvfIndex):
-        effort, report = tune(index, queries, expected, target)
-        if report.recall < target:
-            raise CorpusError(
-                f"recall gate: at best {report.recall:.3f} of what an exhaustive search finds, {target} is needed; "
-                "the index is not usable. Build it again; with another profile if this repeats"
-            )
-        return effort, report
-    reached = measure(index.nearest, queries, expected)
-    # Two rows that score the same to the last bit may change places between two ways of summing.
-    if reached < target - 0.005:
+        effort, recall = tune(index, queries, expected, target)
+        is_usable = recall >= target
+    else:
+        effort, recall = SearchEffort(0), measure(index.nearest, queries, expected)
+        # Two rows that score the same to the last bit may change places between two ways of summing.
+        is_usable = recall >= target - 0.005
+    if not is_usable:
         raise CorpusError(
-            f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
+            f"recall gate: at best {recall:.3f} of what an exhaustive search finds, {target} is needed; the index is "
+            "not usable. Build it again; with another profile if this repeats"
         )
-    report = RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
-    return SearchEffort(0), report
+    return effort, RecallReport(recall=recall, topk=expected.shape[1], queries=len(queries), target=target)
 
 
 def _build_ivf(
     shape: tuple[int, int], shards: "VectorShards | PublishedVectors", plan: DenseBuild, progress: Progress
 ) -> dense.IvfIndex:
+    count = min(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), shape[0])
     draw = numpy_rng_from(plan.recipe.seed, "train")
-    sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
+    sample = shards.rows(np.sort(draw.choice(shape[0], size=count, replace=False)))
     index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
     progress.begin("index", shape[0])
     for block in shards:
@@ -289,9 +278,8 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
 
 
 def _write_index(index: Any, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    faiss.write_index(index, str(part))
-    part.replace(path)
+    with index_folder.durable_file(path) as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
@@ -306,8 +294,8 @@ def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
     return texts
 
 
-class GpuPassages:
-    """The passage side of an encoder on a device of torch; `cpu` is for tests."""
+class TorchEncoder(Encoder):
+    """On a device of torch, for passages; `cpu` is for tests."""
 
     def __init__(self, source: str, family: Family, device: str = "cuda") -> None:
         """Raises ConfigError without torch or a GPU, CheckpointError for a model that cannot be loaded."""
@@ -317,7 +305,8 @@ class GpuPassages:
         if device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("--device cuda: torch sees no GPU here; leave it out to encode on the CPU")
         folder = model_folder(source)
-        self._torch, self._device, self._family = torch, device, family
+        super().__init__(family)
+        self._torch, self._device = torch, device
         self._is_cls = read_pooling(folder) is Pooling.CLS
         number = torch.float16 if device == "cuda" else torch.float32
         try:
@@ -329,18 +318,17 @@ class GpuPassages:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(f"{folder}: the encoder cannot be loaded: {reason}") from None
         self._model = model.to(device).eval()
+        self.dimensions = int(model.config.hidden_size)
 
-    def passages(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors (texts, dimensions)."""
-        whole = [self._family.passage_prefix + text for text in texts]
-        order = sorted(range(len(whole)), key=lambda place: len(whole[place]), reverse=True)
-        vectors = np.empty((len(whole), int(self._model.config.hidden_size)), dtype=np.float32)
+    def encode(self, texts: list[str]) -> Vectors:
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
+        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for first in range(0, len(order), FORWARD_ROWS):
             places = order[first : first + FORWARD_ROWS]
-            vectors[places] = self._encode([whole[place] for place in places])
+            vectors[places] = self._forward([texts[place] for place in places])
         return vectors
 
-    def _encode(self, texts: list[str]) -> Vectors:
+    def _forward(self, texts: list[str]) -> Vectors:
         torch = self._torch
         tokens = self._tokenizer(
             texts, padding=True, truncation=True, max_length=self._family.max_tokens, return_tensors="pt"
@@ -353,10 +341,10 @@ class GpuPassages:
 
 
 class PublishedVectors:
-    """As `VectorShards`: blocks of consecutive rows, and samples; the file is mapped, never held."""
+    """As `VectorShards`: blocks of consecutive rows, and chosen ones; the file is mapped, never held."""
 
-    def __init__(self, file: Path) -> None:
-        """Raises CorpusError for a file that is not a flat FAISS index."""
+    def __init__(self, file: Path, passages: Passages, encoder: Encoder) -> None:
+        """Raises CorpusError for what is no flat FAISS index of the encoder's vectors of the passages, row for row."""
         try:
             # Kept: what downcasting gives does not own the vectors.
             self._whole: Any = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
@@ -369,34 +357,32 @@ class PublishedVectors:
                 f"{file}: a {type(index).__name__}, which has no exact vectors; expected a flat index (IndexFlatIP)"
             )
         self._index: Any = index
-        self.file = file
         self.shape = (int(index.ntotal), int(index.d))
+        self._check(file, passages, encoder)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         rows = self.shape[0]
         for first in range(0, rows, BLOCK_ROWS):
             yield self._index.reconstruct_n(first, min(BLOCK_ROWS, rows - first))
 
-    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
-        """`count` different rows in row order (count, d)."""
-        rows = np.sort(draw.choice(self.shape[0], size=min(count, self.shape[0]), replace=False))
-        return np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
+    def rows(self, chosen: NDArray[np.int64]) -> Vectors:
+        """The vectors of rows in row order (n, d)."""
+        return np.asarray(self._index.reconstruct_batch(chosen), dtype=np.float32)
 
-    def check(self, passages: Passages, encoder: Encoder) -> None:
-        """Raises CorpusError where these are not the encoder's vectors of the passages, row for row."""
+    def _check(self, file: Path, passages: Passages, encoder: Encoder) -> None:
         expected = (passages.size, encoder.dimensions)
         if self.shape != expected:
             raise CorpusError(
-                f"{self.file}: {self.shape[0]:,} vectors of {self.shape[1]} dimensions, expected {expected[0]:,} of "
+                f"{file}: {self.shape[0]:,} vectors of {self.shape[1]} dimensions, expected {expected[0]:,} of "
                 f"{expected[1]}: another corpus or encoder"
             )
         rows = np.unique(np.linspace(0, passages.size - 1, COMPARED).astype(np.int64))
-        found = np.asarray(self._index.reconstruct_batch(rows), dtype=np.float32)
-        cosines = (found * encoder.passages([passages.contents(int(row)) for row in rows])).sum(axis=1)
+        made = encoder.passages([passages.contents(int(row)) for row in rows])
+        cosines = (self.rows(rows) * made).sum(axis=1)
         unlike = np.flatnonzero(~(cosines >= LEAST_COSINE))
         if len(unlike) > min(MOST_UNLIKE, len(rows) // 4):
             row = int(rows[unlike[0]])
             raise CorpusError(
-                f"{self.file}: {len(unlike)} of {len(rows)} rows are not what the encoder makes of the passages (row "
+                f"{file}: {len(unlike)} of {len(rows)} rows are not what the encoder makes of the passages (row "
                 f"{row}: cosine {cosines[unlike[0]]:.3f}): another corpus, order or encoder; encode instead"
             )

@@ -135,13 +135,13 @@ class HttpSearcher(RemoteSearcher):
         try:
             answer = await self._ask("GET", f"/documents/{urllib.parse.quote(passage_id, safe='')}")
         except RefusedError as refused:
-            if refused.status == 404 and refused.reason:
+            if refused.status != 404:
+                raise
+            if refused.reason:
                 return None
-            if refused.status == 404:
-                raise SearchError(
-                    f"{self._what} has no /documents/, which `open` reads: expected `scope serve-retriever`"
-                ) from None
-            raise
+            raise SearchError(
+                f"{self._what} has no /documents/, which `open` reads: expected `scope serve-retriever`"
+            ) from None
         try:
             title, text = split_contents(answer["document"]["contents"])
             return Document(id=str(answer["document"]["id"]), title=title, text=text)
@@ -238,7 +238,7 @@ def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUT
     """The index of a folder. Raises RecordError when it is unfinished or damaged."""
     manifest = read_manifest(folder, verify)
     index = open_index(folder, manifest, threads=threads)
-    passages = Passages.open(folder, manifest.corpus_hash)
+    passages = Passages.open(folder)
     info = manifest.model_dump(mode="json", exclude={"files"})
     return InProcessSearcher(index, passages, manifest.identity, info)
 

@@ -104,7 +104,7 @@ def _recipe(source: Path, options: dict[str, Any], vectors: Path | None) -> "Rec
     Raises ConfigError for an encoder whose name holds no family.
     """
     from retrieval.build import Recipe
-    from retrieval.corpus import source_bytes, source_hash
+    from retrieval.corpus import source_hash
     from retrieval.encoder import family_of, model_hash
 
     encoder, family, backend = options["encoder"], options["family"], options["backend"]
@@ -118,13 +118,13 @@ def _recipe(source: Path, options: dict[str, Any], vectors: Path | None) -> "Rec
                 "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
             )
     chosen = {"encoder": encoder, "family": family, "backend": backend}
-    files = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
-    hashes = {
+    files = {
+        "source": str(source.resolve()),
         "source_hash": source_hash(source),
         "vectors_hash": source_hash(vectors) if vectors else "",
         "model_hash": model_hash(encoder) if encoder else "",
     }
-    return Recipe(**{**options, **chosen, **files, **hashes})
+    return Recipe(**{**options, **chosen, **files})
 
 
 @click.group()
@@ -144,7 +144,7 @@ def check(folder: Path, as_json: bool) -> None:
     from retrieval.folder import Passages, Verify, read_manifest
 
     manifest = read_manifest(folder, Verify.FULL)
-    passages = Passages.open(folder, manifest.corpus_hash)
+    passages = Passages.open(folder)
     (hits,) = open_index(folder, manifest).search([passages.contents(0)[:200]], 3)
     for hit in hits:
         passages.document(hit.row)

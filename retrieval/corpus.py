@@ -5,10 +5,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from retrieval.folder import LONGEST_ID, Passages
+from retrieval.folder import LONGEST_ID, Passages, RowsByKey, text_key
 from scope_selfplay.base.errors import CorpusError
 from scope_selfplay.base.text import spaced
 from scope_selfplay.base.values import Document
@@ -35,13 +32,6 @@ def chunked(documents: Iterable[Document], size: int) -> Iterator[Document]:
         pieces = chunker.cut(document.model_copy(update={"title": ""})) if document.text.strip() else []
         for piece in pieces:
             yield piece.model_copy(update={"title": document.title})
-
-
-def source_bytes(source: Path) -> int:
-    """Size of what is read of a corpus; 0 for one that does not exist."""
-    if source.is_dir():
-        return sum(path.stat().st_size for path in survey(source, None).read)
-    return source.stat().st_size if source.exists() else 0
 
 
 def source_hash(source: Path) -> str:
@@ -76,8 +66,6 @@ MOST_PASSAGES = 2048
 LONGEST_DOCUMENT = 1 << 19
 """Characters; what comes after is left out."""
 
-_Table = tuple[NDArray[np.uint64], NDArray[np.intp]]
-
 
 class DocumentLookup:
     """Documents of one corpus by the id of any of their passages. May be asked from several threads."""
@@ -85,7 +73,7 @@ class DocumentLookup:
     def __init__(self, passages: Passages) -> None:
         self._passages = passages
         self._lock = threading.Lock()
-        self._sorted: _Table | None = None
+        self._by_id: RowsByKey | None = None
 
     def document(self, passage_id: str) -> Document | None:
         """The document that this passage is of, under the passage's id; None for an id that the corpus has not."""
@@ -114,25 +102,9 @@ class DocumentLookup:
             for row in (int(passage_id), int(passage_id) - 1):
                 if 0 <= row < self._passages.size and self._passages.document(row).id == passage_id:
                     return row
-        hashes, rows = self._table()
-        place = int(np.searchsorted(hashes, _hash(passage_id)))
-        while place < len(hashes) and hashes[place] == _hash(passage_id):
-            if self._passages.document(row := int(rows[place])).id == passage_id:
-                return row
-            place += 1
-        return None
-
-    def _table(self) -> _Table:
-        """Hashes of all ids in order, and their rows."""
         with self._lock:
-            if self._sorted is None:
+            if self._by_id is None:
                 ids = (self._passages.document(row).id for row in range(self._passages.size))
-                hashes = np.fromiter(map(_hash, ids), np.uint64, self._passages.size)
-                order = np.argsort(hashes)
-                self._sorted = hashes[order], order
-            return self._sorted
-
-
-def _hash(passage_id: str) -> np.uint64:
-    digest = hashlib.blake2b(passage_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "big"))
+                self._by_id = RowsByKey.of(map(text_key, ids))
+        rows = self._by_id.rows_of(text_key(passage_id)).tolist()
+        return next((row for row in rows if self._passages.document(row).id == passage_id), None)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.encoder import Encoder, Vectors, encoder_hash, open_encoder
-from retrieval.folder import ENCODER, IndexManifest, RecallReport, map_array
+from retrieval.folder import ENCODER, IndexManifest, map_array
 from retrieval.profiles import ProfileName
 from retrieval.wire import Hit
 from scope_selfplay.base.errors import RecordError
@@ -61,8 +61,6 @@ class DenseIndex:
         return cls(open_encoder(folder / ENCODER, threads=threads), open_vectors(folder, manifest))
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        if not queries:
-            return []
         return hits(self._vectors.nearest(self._encoder.queries(queries), topk))
 
 
@@ -240,37 +238,27 @@ REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) -> Nearest:
     """The exhaustive answer over blocks of consecutive rows, a part of a block in memory at a time."""
-    scores = np.full((len(queries), topk), -np.inf, dtype=np.float32)
-    rows = np.full((len(queries), topk), -1, dtype=np.int64)
-    first = 0
+    heap, first = faiss.ResultHeap(len(queries), topk, keep_max=True), 0
     for block in blocks:
         for start in range(0, len(block), CHUNK):
             part = np.asarray(block[start : start + CHUNK], dtype=np.float32)
-            found_scores, found = faiss.knn(
-                queries, part, min(topk, len(part)), metric=faiss.METRIC_INNER_PRODUCT
-            )
-            merged = np.concatenate([scores, found_scores], axis=1)
-            merged_rows = np.concatenate([rows, found + first], axis=1)
-            order = np.argsort(-merged, axis=1, kind="stable")[:, :topk]
-            scores = np.take_along_axis(merged, order, axis=1)
-            rows = np.take_along_axis(merged_rows, order, axis=1)
+            wanted = min(topk, len(part))
+            scores, rows = faiss.knn(queries, part, wanted, metric=faiss.METRIC_INNER_PRODUCT)
+            heap.add_result(scores, rows + first)
             first += len(part)
-    return Nearest(scores, rows)
+    heap.finalize()
+    return Nearest(heap.D, heap.I)
 
 
 def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expected: Rows) -> float:
     """Recall: the mean share of each query's expected rows that are found."""
-    shares = [
-        len(set(ours.tolist()) & set(theirs.tolist()) - {-1}) / max(1, len(set(theirs.tolist()) - {-1}))
-        for ours, theirs in zip(search(queries, expected.shape[1]).rows, expected, strict=True)
-    ]
-    return float(np.mean(shares)) if shares else 0.0
+    found = search(queries, expected.shape[1]).rows
+    pairs = zip(found.tolist(), expected.tolist(), strict=True)
+    return float(np.mean([len({*ours} & {*theirs}) / len(theirs) for ours, theirs in pairs]))
 
 
-def tune(
-    index: IvfIndex, queries: Vectors, expected: Rows, target: float
-) -> tuple[SearchEffort, RecallReport]:
-    """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most.
+def tune(index: IvfIndex, queries: Vectors, expected: Rows, target: float) -> tuple[SearchEffort, float]:
+    """Set the cheapest effort that reaches `target` on `index`, else the one that finds the most; with its recall.
 
     An index whose recall is below the target, searched everywhere, does not hold what was added.
     """
@@ -283,5 +271,4 @@ def tune(
         if reached >= target:
             break
     index.set_effort(best_effort)
-    report = RecallReport(recall=best, topk=expected.shape[1], queries=len(queries), target=target)
-    return best_effort, report
+    return best_effort, best

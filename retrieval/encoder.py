@@ -236,8 +236,6 @@ class SentenceTransformersEncoder(Encoder):
         self.dimensions = int(self._model.get_embedding_dimension() or 0)
 
     def encode(self, texts: list[str]) -> Vectors:
-        if not texts:
-            return np.empty((0, self.dimensions), dtype=np.float32)
         vectors = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 

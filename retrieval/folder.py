@@ -19,6 +19,7 @@ import tokenize
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,7 +29,7 @@ from pydantic import Field
 
 from scope_selfplay.base.errors import CorpusError, RecordError
 from scope_selfplay.base.values import Document, Value
-from scope_selfplay.store.files import read_value
+from scope_selfplay.store.files import read_value, sync_folder
 from scope_selfplay.store.folder import checksum
 
 MANIFEST = "manifest.json"
@@ -78,13 +79,13 @@ class IndexManifest(Value):
     kind: IndexKind
     profile: str
     rows: int = Field(ge=1)
-    corpus_hash: str
+    corpus_hash: str = ""
+    """sha256 of the passages; empty, like `files`, only until the build is finished."""
     source_rows: dict[str, Any] | None = Field(default=None, exclude=True)
     """Written by releases before this one."""
     index_hash: str = ""
     """sha256 over everything that decides the answers but the corpus: see `index_hash`."""
     files: dict[str, FileChecksum] = Field(default_factory=dict)
-    """Empty only until the build is finished."""
     factory: str = ""
     dimensions: int = 0
     encoder: str = ""
@@ -162,6 +163,7 @@ def durable_file(path: Path) -> Iterator[IO[bytes]]:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    sync_folder(path.parent)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
@@ -246,22 +248,23 @@ def shown(line: bytes) -> bytes:
 class Passages:
     """A corpus by row. `buffer` holds the lines, `offsets` (size + 1,) where each starts, in bytes."""
 
-    def __init__(self, buffer: bytes | mmap.mmap, offsets: NDArray[np.int64], corpus_hash: str) -> None:
+    def __init__(self, buffer: bytes | mmap.mmap, offsets: NDArray[np.int64]) -> None:
         self._buffer = buffer
         self._offsets = offsets
         self.size = len(offsets) - 1
-        self.corpus_hash = corpus_hash
+
+    @cached_property
+    def corpus_hash(self) -> str:
         """sha256 of the lines, newlines included."""
+        return hashlib.sha256(self._buffer).hexdigest()
 
     @classmethod
     def from_documents(cls, documents: Iterable[Document]) -> "Passages":
         lines = [passage_line(document) + b"\n" for document in unique(documents)]
-        buffer = b"".join(lines)
-        offsets = _offsets(array("q", map(len, lines)))
-        return cls(buffer, offsets, hashlib.sha256(buffer).hexdigest())
+        return cls(b"".join(lines), _offsets(array("q", map(len, lines))))
 
     @classmethod
-    def open(cls, folder: Path, corpus_hash: str) -> "Passages":
+    def open(cls, folder: Path) -> "Passages":
         """Map a folder that `write_passages` filled. Raises RecordError when the two files disagree."""
         path = folder / PASSAGES
         offsets = map_array(folder / OFFSETS)
@@ -274,7 +277,7 @@ class Passages:
         if offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets) or offsets[-1] != size:
             raise RecordError(f"{path}: {size:,} bytes do not match {OFFSETS}: build the index again")
         # A plain array over the same map: indexing a np.memmap costs five times as much.
-        return cls(buffer, offsets.view(np.ndarray), corpus_hash)
+        return cls(buffer, offsets.view(np.ndarray))
 
     def length(self, rows: Sequence[int]) -> int:
         """Bytes of these rows' lines together."""
@@ -303,15 +306,43 @@ class Passages:
             raise RecordError(f"{PASSAGES}:{row + 1}: damaged passage; run `scope index check`") from None
 
 
+def text_key(text: str) -> int:
+    """64 bits of a hash, 0 for no text. Two different ones among 21M texts meet with a chance of 1 in 80,000."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") if text else 0
+
+
+class RowsByKey(NamedTuple):
+    """Sorted keys of texts (keys,), and `rows[starts[i]:starts[i + 1]]` for key i; key 0 is a row without a text."""
+
+    keys: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, row_keys: Iterable[int]) -> "RowsByKey":
+        """From the key of each row."""
+        keys_by_row = np.fromiter(row_keys, np.uint64)
+        rows = np.argsort(keys_by_row, kind="stable")
+        keys, starts = np.unique(keys_by_row[rows], return_index=True)
+        return cls(keys, np.append(starts, len(rows)).astype(np.int64), rows.astype(np.int64))
+
+    def rows_of(self, key: int) -> NDArray[np.int64]:
+        place = int(np.searchsorted(self.keys, np.uint64(key)))
+        if not key or place == len(self.keys) or int(self.keys[place]) != key:
+            return self.rows[:0]
+        return self.rows[self.starts[place] : self.starts[place + 1]]
+
+
 def unique(documents: Iterable[Document]) -> Iterator[Document]:
     """Pass documents on; raises CorpusError at the first id that came before.
 
-    Ids are remembered as 64-bit hashes (8 bytes each instead of about 90, so that 21M fit into 1.5 GB less). Two
-    different ids of one corpus of that size meet with a chance of 1 in 80,000; then one has to be renamed.
+    Ids are remembered as 64-bit hashes (8 bytes each instead of about 90, so that 21M fit into 1.5 GB less); of two
+    different ones that meet, one has to be renamed.
     """
-    seen: set[bytes] = set()
+    seen: set[int] = set()
     for document in documents:
-        key = hashlib.blake2b(document.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        key = text_key(document.id)
         if key in seen:
             raise CorpusError(
                 f"passage {len(seen) + 1}: id {document.id!r} appears twice; ids must be unique"
@@ -322,24 +353,23 @@ def unique(documents: Iterable[Document]) -> Iterator[Document]:
 
 def write_passages(
     documents: Iterable[Document], folder: Path, on_row: Callable[[int], None] = lambda rows: None
-) -> tuple[int, str]:
-    """Stream documents into a folder; gives their number and the corpus's hash.
+) -> None:
+    """Stream documents into a folder.
 
-    The files have their names only after all is written. `on_row` is called with the rows so far. Raises CorpusError,
-    as `passage_line` and `unique` do.
+    The files have their names only after all is written. `on_row` is called with the rows so far. Raises CorpusError
+    for no documents, and as `passage_line` and `unique` do.
     """
-    digest = hashlib.sha256()
     # Eight bytes a row; a list would take forty.
     lengths = array("q")
     with durable_file(folder / PASSAGES) as file:
         for document in unique(documents):
             line = passage_line(document) + b"\n"
             file.write(line)
-            digest.update(line)
             lengths.append(len(line))
             on_row(len(lengths))
+        if not lengths:
+            raise CorpusError("the corpus holds no document")
     save_array(folder / OFFSETS, _offsets(lengths))
-    return len(lengths), digest.hexdigest()
 
 
 def _offsets(lengths: "array[int]") -> NDArray[np.int64]:

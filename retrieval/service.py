@@ -23,11 +23,12 @@ from retrieval.client import open_index
 from retrieval.corpus import DocumentLookup
 from retrieval.folder import IndexManifest, Passages, Verify, read_manifest, shown
 from retrieval.profiles import ProfileName, check_memory, serve_memory
-from retrieval.wire import MAX_RESPONSE, Hit, Retrieval, render_response, too_large
+from retrieval.wire import MAX_RESPONSE, Hit, Retrieval, WireError, render_response
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.machine import memory_limit
 from scope_selfplay.base.values import Document, Value
+from scope_selfplay.net.loops import all_of
 from scope_selfplay.net.serve import ServerMetrics
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -49,8 +50,6 @@ class ServiceSettings(Value):
     deadline: float = Field(default=60.0, gt=0)
     """Seconds after which a request gets 504."""
     verify: Verify = Verify.AUTO
-    max_response: int = MAX_RESPONSE
-    """Bytes."""
 
 
 class SearchService:
@@ -91,7 +90,7 @@ class SearchService:
         self.identity = manifest.identity
         fields = manifest.model_dump(mode="json", exclude={"files"})
         self.info = {"identity": manifest.identity, "bytes": manifest.size, **fields}
-        self.passages = Passages.open(folder, manifest.corpus_hash)
+        self.passages = Passages.open(folder)
         self._documents = DocumentLookup(self.passages)
         self.batcher = Batcher(
             await self._engine(folder, manifest),
@@ -119,13 +118,16 @@ class SearchService:
         """The response body. Raises WireError (413) before any passage is read."""
         async with asyncio.timeout(self.settings.deadline):
             answers = await self._search(request)
-            passages, most = self.passages, self.settings.max_response
+            passages = self.passages
             size = passages.length([hit.row for hits in answers for hit in hits])
             # Without scores a row has its passage twice.
-            if size * (1 if request.return_scores else 2) > most:
-                raise too_large(most)
+            if size * (1 if request.return_scores else 2) > MAX_RESPONSE:
+                raise WireError(
+                    413,
+                    f"the response has more than {MAX_RESPONSE:,} bytes: ask for fewer queries or a smaller topk",
+                )
             results = (((shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers)
-            render = partial(render_response, results, return_scores=request.return_scores, most=most)
+            render = partial(render_response, results, return_scores=request.return_scores)
             if size <= INLINE:
                 return render()
             # One large response must not hold up the answers to everybody else.
@@ -142,14 +144,14 @@ class SearchService:
         if not self.settings.workers:
             await verifying
             return ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
-        # Checksums take about as long as workers take to start: both at once.
         engine = WorkerEngine(folder, self.settings.workers)
-        started, verified = await asyncio.gather(engine.start(), verifying, return_exceptions=True)
-        for outcome in (verified, started):
-            if isinstance(outcome, BaseException):
-                await engine.close()
-                # A damaged file explains whatever a worker reports about it.
-                raise outcome
+        try:
+            # Checksums take about as long as workers take to start: both at once. A damaged file explains whatever a
+            # worker reports about it.
+            await all_of([verifying, engine.start()])
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
     async def _search(self, request: Retrieval) -> list[list[Hit]]:

@@ -18,6 +18,7 @@ from retrieval.client import open_index
 from retrieval.folder import Verify, read_manifest
 from retrieval.wire import Hit, Index
 from scope_selfplay.base.errors import ScopeError, SearchError
+from scope_selfplay.net.loops import all_of
 
 START_SECONDS = 600.0
 BATCH_SECONDS = 60.0
@@ -61,15 +62,7 @@ class WorkerEngine:
         """Raises the worker's own error when one cannot open the index: RecordError for a damaged one."""
         # Of the workers, each of which has one core; this process does not search.
         os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-        starts = (SearchWorker.start(self._folder) for _ in range(self.slots))
-        started = await asyncio.gather(*starts, return_exceptions=True)
-        for worker in started:
-            if isinstance(worker, SearchWorker):
-                self._add(worker)
-        for outcome in started:
-            if isinstance(outcome, BaseException):
-                await self.close()
-                raise outcome
+        await all_of(self._start_one() for _ in range(self.slots))
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         for _ in range(2):
@@ -105,7 +98,8 @@ class WorkerEngine:
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]
 
-    def _add(self, worker: "SearchWorker") -> None:
+    async def _start_one(self) -> None:
+        worker = await SearchWorker.start(self._folder)
         self._workers.add(worker)
         self._idle.put_nowait(worker)
 
@@ -121,7 +115,7 @@ class WorkerEngine:
         pause = 0.5
         while not self._closed:
             try:
-                self._add(await SearchWorker.start(self._folder))
+                await self._start_one()
                 return
             except ScopeError as error:
                 print(f"retriever: a worker did not start: {error}", file=sys.stderr)

@@ -204,7 +204,7 @@ def headings(text: str) -> Iterator[tuple[int, int, int, str]]:
 
 
 class AtomicBlock(NamedTuple):
-    """Lines `start` to before `end` that are one piece of code or one table; a part of it needs `head` and `foot`."""
+    """The place of whole lines that are one piece of code or one table; a part of it needs `head` and `foot`."""
 
     start: int
     end: int
@@ -215,14 +215,15 @@ class AtomicBlock(NamedTuple):
 def atomic_blocks(text: str) -> list[AtomicBlock]:
     """What of a text is no prose: fenced code, and tables with their head."""
     lines, found = text.split("\n"), list[AtomicBlock]()
+    places = list(accumulate((len(line) + 1 for line in lines), initial=0))
     for kind, start, end, _, source in _blocks(text):
         if kind == "Table":
-            found.append(AtomicBlock(start, end, "\n".join(lines[start : start + 2]), ""))
+            found.append(AtomicBlock(places[start], places[end], "\n".join(lines[start : start + 2]), ""))
         elif fence := _FENCE.match(source):
             first = lines[start]
             # What marks an item begins another one at each repetition.
             before = re.sub(r"[^>\s]", " ", first[: first.find(fence[0])])
-            found.append(AtomicBlock(start, end, first, before + fence[0]))
+            found.append(AtomicBlock(places[start], places[end], first, before + fence[0]))
     return found
 
 
@@ -320,15 +321,11 @@ class Chunker:
 
     def _around(self, counted: _Counted, found: Sequence[AtomicBlock], title: str, room: int) -> list[str]:
         """Pieces of a text with code and tables, cut outside of them where that is possible; none where it is not."""
-        text, lines = counted.text, counted.text.split("\n")
-        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+        text = counted.text
         # What is begun is `before`, of as many tokens, and the text from a place on.
         pieces, before, held, begun, place = list[str](), "", 0, 0, 0
-        for block in (*found, AtomicBlock(len(lines), len(lines), "", "")):
-            for start, stop, is_prose in (
-                (starts[place], starts[block.start], True),
-                (starts[block.start], starts[block.end], False),
-            ):
+        for block in (*found, AtomicBlock(len(text) + 1, len(text) + 1, "", "")):
+            for start, stop, is_prose in ((place, block.start, True), (block.start, block.end, False)):
                 if held + self._tokens(counted, begun, stop) <= room:
                     continue
                 pieces.append(before + text[begun:start])
@@ -337,7 +334,7 @@ class Chunker:
                     parts = (
                         self._split(counted, start, stop, title, room)
                         if is_prose
-                        else self._parts(counted, lines, starts, block, title, room)
+                        else self._parts(counted, block, title, room)
                     )
                     if not parts and text[start:stop].strip():
                         return []
@@ -348,22 +345,15 @@ class Chunker:
             place = block.end
         return [piece.strip("\n").rstrip() for piece in (*pieces, before + text[begun:]) if piece.strip()]
 
-    def _parts(
-        self,
-        counted: _Counted,
-        lines: Sequence[str],
-        starts: Sequence[int],
-        block: AtomicBlock,
-        title: str,
-        room: int,
-    ) -> list[str]:
+    def _parts(self, counted: _Counted, block: AtomicBlock, title: str, room: int) -> list[str]:
         """Code or a table that does not fit, by lines; every part with its head and foot."""
-        end, foot = block.end, f"\n{block.foot}" if block.foot else ""
-        if foot and lines[end - 1].lstrip("> \t").startswith(block.foot.lstrip("> \t")):
-            end -= 1
+        text, end, foot = counted.text, block.end - 1, f"\n{block.foot}" if block.foot else ""
+        last = text.rfind("\n", 0, end) + 1
+        if foot and text[last:end].lstrip("> \t").startswith(block.foot.lstrip("> \t")):
+            end = last - 1
         room -= sum(self._counts(_WORD.findall(f"{block.head}\n") + _WORD.findall(foot)))
-        begin = starts[block.start + block.head.count("\n") + 1]
-        parts = self._split(counted, begin, starts[end] - 1, title, room, by_line=True)
+        begin = block.start + len(block.head) + 1
+        parts = self._split(counted, begin, end, title, room, by_line=True)
         return [f"{block.head}\n{part}{foot}" for part in parts]
 
     def _sums(self, text: str) -> _Counted:

@@ -194,20 +194,21 @@ def _web_page(path: Path) -> Converted:
     from trafilatura.metadata import extract_metadata
 
     tree = trafilatura.load_html(path.read_bytes())
-    about = extract_metadata(tree, extensive=False) if tree is not None else None
-    for block in tree.iter("pre") if tree is not None else ():
+    if tree is None:
+        return Converted("", "")
+    about = extract_metadata(tree, extensive=False)
+    for block in tree.iter("pre"):
         # Else it is taken for prose, in which comments are headings.
         if block.find(".//code") is None:
             code = block.makeelement("code")
             code.text, block.text, block[:] = block.text_content(), None, [code]
-    boxes = tree.xpath("//div[@class='titlepage']") if tree is not None else []
+    boxes = tree.xpath("//div[@class='titlepage']")
     for box in boxes:
         # DocBook's headings stand in boxes that are taken for those of a site, and its pages name no main part.
         strip_tags(box, "a")
         for each in box.iter():
             each.attrib.clear()
-    around = boxes[0].iterancestors("div") if boxes else ()
-    for part in around:
+    for part in boxes[0].iterancestors("div") if boxes else ():
         if set(boxes) <= set(part.iter("div")):
             part.tag = "article"
             break
@@ -215,8 +216,7 @@ def _web_page(path: Path) -> Converted:
         trafilatura.extract, tree, output_format="markdown", include_formatting=True, include_comments=False
     )
     text = extract()
-    menus = {*tree.xpath(_MENUS)} if tree is not None else set()
-    heads = tree.iter("h2", "h3", "h4") if tree is not None else ()
+    menus, heads = {*tree.xpath(_MENUS)}, tree.iter("h2", "h3", "h4")
     if not _HEADED.search(text or "") and any(menus.isdisjoint(each.iterancestors()) for each in heads):
         # Of a page that names no main part paragraphs alone are taken at first.
         again = extract(favor_recall=True)
@@ -225,7 +225,7 @@ def _web_page(path: Path) -> Converted:
     text = re.sub(r"^((?:(?!```).)*[^`\s])[ \t]*```$", r"\1\n```", text or "", flags=re.MULTILINE)
     text = re.sub(r"^[ \t]+```$", "```", text, flags=re.MULTILINE)
     # Of a short page all is taken but its menus.
-    if len(text) < 200 and tree is not None:
+    if len(text) < 200:
         for menu in tree.xpath(_MENUS):
             menu.drop_tree()
         text = _of_html(tostring(tree, encoding="unicode"))

@@ -1,4 +1,4 @@
-"""A published corpus as the file that runs and `scope index build` read, with a receipt beside it.
+"""A published corpus as the file that runs and `scope index build` read, with a receipt beside it where it is made.
 
 It is brought by its URLs and checked by its SHA-256: it has its name when it is whole, and goes on where it was cut.
 Large files are published in parts, which are joined in their order. A part that was brought is never asked for again.
@@ -62,7 +62,9 @@ def checked_sha256(text: str) -> str:
 def fetch_file(published: PublishedFile, file: Path, *, say: Say) -> None:
     """Bring `published` to `file`: as it is, or as JSON lines where `file` is a .jsonl and the published one is not.
 
-    A file that is there and whole is left alone. Raises as `download`, CorpusError for a corpus that cannot be read.
+    A file that is there and whole is left alone. Raises ConfigError for what the place does not have or does not give,
+    and for another checksum; OutsideError where it does not answer, StorageError for a full disk, CorpusError for a
+    corpus that cannot be read. What has come is kept for the next start.
     """
     is_converted = len(published.urls) == 1 and _kind(file.name) != _kind(published.name)
     # Names that only this fetch has: the lock keeps others out, and what a kill left is written anew.
@@ -71,17 +73,16 @@ def fetch_file(published: PublishedFile, file: Path, *, say: Say) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.with_name(f".{file.name}.lock")
         with folder_lock(file, lock, work="fetching", say=say, timeout=_LOCK_TIMEOUT):
-            if _is_whole(file, published):
+            rows = ""
+            if not is_converted:
+                _download(published, file, say)
+            elif _is_whole(file, published):
                 # A kill may have left it after the corpus had its name.
                 source.unlink(missing_ok=True)
                 say(f"{file}: is there already")
                 return
-            rows = ""
-            if is_converted:
-                rows = f", {_make(published, source, file, say):,} passages"
             else:
-                download(published, file, say=say)
-                _write_receipt(published, file, file)
+                rows = f", {_make(published, source, file, say):,} passages"
             say(f"{file}: {file.stat().st_size / 1e9:.1f} GB{rows}")
 
 
@@ -102,7 +103,7 @@ def _make(published: PublishedFile, source: Path, file: Path, say: Say) -> int:
         say(f"{file}: begins anew; what had come has another checksum")
         source.unlink()
     if not source.exists():
-        download(published, source, say=say)
+        _download(published, source, say)
     say(f"{file}: made from {published.name}")
     lines, passages = file.with_name(f".{file.name}.lines"), 0
     with lines.open("wb", buffering=1 << 20) as opened:
@@ -114,17 +115,13 @@ def _make(published: PublishedFile, source: Path, file: Path, say: Say) -> int:
         os.fsync(opened.fileno())
     if not passages:
         raise CorpusError(f"{source}: holds no passage")
+    told = {"urls": published.urls, "sha256": published.sha256, "passages": passages, "file": checksum(lines)}
     # Before the corpus has its name: without a receipt it would look like somebody's own.
-    _write_receipt(published, file, lines, passages)
+    write_atomic(_receipt(file), json.dumps(told, indent=1) + "\n")
     lines.replace(file)
     sync_folder(file.parent)
     source.unlink()
     return passages
-
-
-def _write_receipt(published: PublishedFile, file: Path, made: Path, passages: int | None = None) -> None:
-    told = {"urls": published.urls, "sha256": published.sha256, "passages": passages, "file": checksum(made)}
-    write_atomic(_receipt(file), json.dumps(told, indent=1) + "\n")
 
 
 def _receipt(file: Path) -> Path:
@@ -139,7 +136,7 @@ class _FetchedFile(BaseModel):
 
 
 def _is_whole(file: Path, published: PublishedFile) -> bool:
-    """Whether this very file was fetched here. Raises ConfigError for another one under its name."""
+    """Whether this very file was made here. Raises ConfigError for another one under its name."""
     receipt = _receipt(file)
     fetched = read_value(receipt, _FetchedFile, f"remove it and {file.name}, and run this again")
     if fetched is None or not file.is_file():
@@ -167,28 +164,22 @@ def _lines(source: Path) -> Iterator[bytes]:
     yield from (line.encode() for line in read_lines(source))
 
 
-def download(published: PublishedFile, file: Path, *, say: Say) -> None:
-    """Bring `published` to `file`, unless it is there.
-
-    Raises ConfigError for what the place does not have or does not give, and for another checksum; OutsideError where
-    it does not answer, StorageError for a full disk. What has come is kept for the next start.
-    """
+def _download(published: PublishedFile, file: Path, say: Say) -> None:
+    """Bring `published` to `file` as it is, unless it is there."""
     if file.exists():
         _check(file, published, f"{file}: is there already with", "give another name, or remove it", say)
         return
     part, parts = file.with_name(f".{file.name}.part"), file.with_name(f".{file.name}.parts")
-    with disk_faults(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        sizes = _sizes_of_whole_parts(published, part, parts, say)
-        for url in published.urls[len(sizes) :]:
-            asyncio.run(_bring(url, part, sum(sizes), say))
-            sizes.append(part.stat().st_size - sum(sizes))
-            write_atomic(parts, json.dumps({"urls": published.urls, "sizes": sizes}))
-        advice = f"correct the URL or the checksum, or remove {part} to download it again"
-        _check(part, published, f"{published.urls[0]}: has", advice, say)
-        part.replace(file)
-        parts.unlink(missing_ok=True)
-        sync_folder(file.parent)
+    sizes = _sizes_of_whole_parts(published, part, parts, say)
+    for url in published.urls[len(sizes) :]:
+        asyncio.run(_bring(url, part, sum(sizes), say))
+        sizes.append(part.stat().st_size - sum(sizes))
+        write_atomic(parts, json.dumps({"urls": published.urls, "sizes": sizes}))
+    advice = f"correct the URL or the checksum, or remove {part} to download it again"
+    _check(part, published, f"{published.urls[0]}: has", advice, say)
+    part.replace(file)
+    parts.unlink(missing_ok=True)
+    sync_folder(file.parent)
 
 
 def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path, say: Say) -> list[int]:
@@ -276,20 +267,15 @@ async def _try(session: aiohttp.ClientSession, address: str, part: Path, start: 
                 # It does not know ranges: all of it comes again.
                 file.truncate(start)
                 at = start
-            _say_encoding(response, address, say)
+            # Kept as it comes: servers say this of a .gz, too, whose bytes are the published ones.
+            if (encoding := response.headers.get("Content-Encoding", "identity")).lower() != "identity":
+                say(
+                    f"{address}: comes with Content-Encoding {encoding}, to which another checksum may be due"
+                )
             _check_room(part, response.content_length, at)
             await _store(response, file, at, say)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _say_encoding(response: aiohttp.ClientResponse, address: str, say: Say) -> None:
-    # Kept as it comes: servers say this of a .gz, too, whose bytes are the published ones.
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        say(
-            f"{address}: comes with Content-Encoding {encoding}, unasked; another checksum may be due to that"
-        )
 
 
 async def _store(response: aiohttp.ClientResponse, file: BinaryIO, at: int, say: Say) -> None:

@@ -48,7 +48,7 @@ def read_documents(
     - a `.tsv` or `.tsv.gz` has id, text and title, as DPR's Wikipedia has them.
     - `text_files`: each page below a folder; its id is its path below the folder, its title that of its front matter,
       else a heading that it begins with, else its own or its name. Hidden files are skipped.
-    - `markdown_sections`: each section of each page below a folder, see `markdown.split_page`.
+    - `markdown_sections`: each section of each page below a folder, see `cut.split_page`.
     - Both read whatever becomes Markdown or records (`formats.FORMATS`), a document for each record.
 
     Raises CorpusError, with file and line, for anything that cannot be read, an id that occurs twice, no document at

@@ -5,7 +5,7 @@ worlds of the warm start is false in the world of a run.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ ATTRIBUTES = (
 )
 BY_NOUN = {attribute.noun: attribute for attribute in ATTRIBUTES}
 RELATIONS = ("partner", "rival", "sponsor", "neighbour", "heir", "patron", "ally", "twin")
+LINKS = {relation: Attribute(relation, f"Its {relation} is ", PLACES) for relation in RELATIONS}
 STATED = 3
 """Facts and links that an article states, of all there are: what can be asked about a place has to be read."""
 VERBS = {"long_form_qa": "Report", "summarisation": "Summarise"}
@@ -86,10 +87,6 @@ class FactQuestion:
     @property
     def hops(self) -> int:
         return len(self.links)
-
-
-def write_link(relation: str, target: str) -> str:
-    return f"Its {relation} is {target}."
 
 
 def write_question(question: FactQuestion) -> str:
@@ -130,20 +127,11 @@ def sentences(text: str) -> list[str]:
     return [part.strip() + "." for part in text.replace("\n", " ").split(".") if part.strip()]
 
 
-def read_attribute(sentence: str) -> tuple[str, str] | None:
-    """(noun, value) of a sentence such as `Its emblem is the heron.`"""
-    for attribute in ATTRIBUTES:
+def read_attribute(sentence: str, attributes: Iterable[Attribute] = ATTRIBUTES) -> tuple[str, str] | None:
+    """(noun, value) of a sentence such as `Its emblem is the heron.`, (relation, target) of one of LINKS."""
+    for attribute in attributes:
         if sentence.startswith(attribute.before) and sentence.endswith("."):
             return attribute.noun, sentence[len(attribute.before) : -1]
-    return None
-
-
-def read_link(sentence: str) -> tuple[str, str] | None:
-    """(relation, target) of a sentence such as `Its rival is Corvale Abbey.`"""
-    for relation in RELATIONS:
-        before = f"Its {relation} is "
-        if sentence.startswith(before):
-            return relation, sentence[len(before) : -1]
     return None
 
 
@@ -220,7 +208,7 @@ def make_documents(
 
 def write_article(rng: random.Random, entity: Entity) -> str:
     lines = [BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
-    lines += [write_link(relation, target) for relation, target in entity.links.items()]
+    lines += [LINKS[relation].sentence(target) for relation, target in entity.links.items()]
     rng.shuffle(lines)
     return " ".join([f"{entity.name} is {entity.kind}.", *lines])
 
@@ -232,7 +220,7 @@ def read_article(text: str) -> Entity | None:
     if place is None:
         return None
     facts = dict(found for line in rest if (found := read_attribute(line)))
-    links = dict(found for line in rest if (found := read_link(line)))
+    links = dict(found for line in rest if (found := read_attribute(line, LINKS.values())))
     return Entity(*place, facts, links)
 
 

@@ -33,15 +33,13 @@ from scope_selfplay.base.values import ToolFault, Value
 from scope_selfplay.config.base import McpConfig, ToolConfig
 from scope_selfplay.dialects.families import is_tool_name
 from scope_selfplay.net.guard import checked_url, secret
-from scope_selfplay.search.searcher import NothingToSearch, Searcher
+from scope_selfplay.search.searcher import HANDSHAKE_SECONDS, NothingToSearch, Searcher
 from scope_selfplay.search.tools import Tool, ToolBudget, ToolResult, ToolSpec, open_tool, schema_problem
 from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folder import RunFolder
 
-# At the start somebody may be watching: a wrong URL should not look like a long wait.
 _CONCURRENCY = 8
 """Calls that a worker has at a server at the same time."""
-_HANDSHAKE_SECONDS = 30.0
 _ATTEMPTS = 3
 """A server that dies under a call is asked again: another call may have killed it. This one may, too."""
 _PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -177,7 +175,9 @@ class McpServer:
         return [self._as_tool(tool.name, tool.description or "", tool.input_schema) for tool in chosen]
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """From any event loop. Raises ToolError when the server is down for longer than `outage`."""
+        """From any event loop. Raises ToolError when the server is down for longer than `outage`; TimeoutError when the
+        call takes longer than `seconds`, in which waiting for the server does not count.
+        """
         return await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(self._call(tool, arguments), self._loop)
         )
@@ -194,7 +194,7 @@ class McpServer:
 
     def _listed(self) -> list[Any]:
         async def ask() -> list[Any]:
-            seconds = min(_HANDSHAKE_SECONDS, self.settings.outage)
+            seconds = min(HANDSHAKE_SECONDS, self.settings.outage)
             connection = await self._connected(seconds)
             found: list[Any] = []
             cursor: str | None = None

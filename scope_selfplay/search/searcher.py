@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from retrieval.client import HttpSearcher, RefusedError, RemoteSearcher, RetrieverDownError
+from retrieval.client import HttpSearcher, RefusedError, RemoteSearcher, RetrieverDownError, bm25_searcher
 from retrieval.folder import Passages
 from scope_selfplay.base.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.base.sampling import TextCodec
@@ -32,7 +32,7 @@ from scope_selfplay.store.folder import RunFolder
 _LONGEST_TITLE = 300
 """Characters: a longer title would take the room of all other results."""
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
-_HANDSHAKE_SECONDS = 30.0
+HANDSHAKE_SECONDS = 30.0
 # Characters of a document that it is looked for by.
 _QUERY = 200
 _CUT = " [...] "
@@ -206,8 +206,6 @@ def open_retriever(
     not a retriever or serves another index than the run was made with.
     """
     if settings.url is None:
-        from retrieval.client import bm25_searcher
-
         searcher = bm25_searcher(documents)
         _check_index(folder, _record({"identity": searcher.identity, **searcher.info}), "the corpus")
         return searcher
@@ -228,7 +226,7 @@ class RetrieverAnswer:
 
 
 async def ask_retriever(
-    settings: SearchConfig, documents: Sequence[Document], asked: int = 1, seconds: float = _HANDSHAKE_SECONDS
+    settings: SearchConfig, documents: Sequence[Document], asked: int = 1, seconds: float = HANDSHAKE_SECONDS
 ) -> RetrieverAnswer:
     """What the server or engine says within so many seconds that it serves, after it has answered `asked` queries in
     the shape that a run needs; they are texts of documents that lie evenly in the corpus.
@@ -240,7 +238,7 @@ async def ask_retriever(
     try:
         async with _client(settings, min(seconds, settings.outage), None) as searcher:
             # A first search may read an index from disk.
-            searcher.wait(min(_HANDSHAKE_SECONDS, settings.outage))
+            searcher.wait(min(HANDSHAKE_SECONDS, settings.outage))
             found = [await searcher.search(document.text[:_QUERY], settings.topk) for document in tried]
             record = _record(searcher.info)
     except RetrieverDownError as fault:

@@ -83,12 +83,21 @@ class ToolSpec:
     @property
     def form(self) -> ToolForm:
         """How its calls are written: a tool with one required text and no other argument takes it as it is."""
-        properties = self.schema.get("properties") or {}
-        for only, about in properties.items():
-            is_text = isinstance(about, Mapping) and about.get("type") == "string"
-            if is_text and [only] == self.schema.get("required") == list(properties):
+        match list(self.arguments.items()):
+            case [(only, {"type": "string"})] if self.required == [only]:
                 return ToolForm(self.name, only)
         return ToolForm(self.name)
+
+    @property
+    def arguments(self) -> dict[str, Mapping[str, Any]]:
+        """What the schema says of each argument."""
+        properties: Mapping[str, Any] = self.schema.get("properties") or {}
+        # A schema may be `true`.
+        return {name: about if isinstance(about, Mapping) else {} for name, about in properties.items()}
+
+    @property
+    def required(self) -> list[str]:
+        return self.schema.get("required") or []
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
         """What the schema says against these arguments, in one line; None for arguments that it allows."""
@@ -201,15 +210,13 @@ class OpenTools:
 
     async def use(self, request: UseTool) -> ToolResult:
         tool, start = self._tools[request.tool], time.monotonic()
-        seconds = None if tool.keeps_time else tool.budget.seconds
         try:
-            if seconds is None:
+            async with asyncio.timeout(None if tool.keeps_time else tool.budget.seconds):
                 result = await tool.call(request.arguments)
-            else:
-                async with asyncio.timeout(seconds):
-                    result = await tool.call(request.arguments)
         except TimeoutError:
-            text = f"{tool.name} took longer than {tool.budget.seconds:g} seconds and was stopped."
+            # One without a limit may have a client with one.
+            limit = f"{tool.budget.seconds:g} seconds" if tool.budget.seconds else "it may"
+            text = f"{tool.name} took longer than {limit} and was stopped."
             result = ToolResult(text, fault=ToolFault.TIMED_OUT)
         return replace(result, seconds=round(time.monotonic() - start, 3))
 
@@ -238,23 +245,18 @@ def listed(tools: Sequence[ToolSpec], family: Dialect) -> str:
 
 def example_arguments(tool: ToolSpec) -> dict[str, Any]:
     """Arguments of the right types: those that are required."""
-    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
-    required = tool.schema.get("required") or []
-    return {name: _example(name, properties.get(name) or {}) for name in required}
+    return {name: _example(name, tool.arguments.get(name, {})) for name in tool.required}
 
 
 def _described(tool: ToolSpec, family: Dialect) -> str:
-    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
-    required = tool.schema.get("required") or []
-    arguments = [_argument(name, about, name in required) for name, about in properties.items()]
+    arguments = [_argument(name, about, name in tool.required) for name, about in tool.arguments.items()]
     call = family.tool_call(tool.name, example_arguments(tool))
     takes = f" Arguments: {'; '.join(arguments)}." if arguments else ""
     about = clean_line(tool.description).rstrip(".")
     return f"- {tool.name}: {about}.{takes} At most {tool.budget.calls} calls. {call}"
 
 
-def _argument(name: str, about: Any, required: bool) -> str:
-    about = about if isinstance(about, Mapping) else {}
+def _argument(name: str, about: Mapping[str, Any], required: bool) -> str:
     kinds = [str(about["type"])] if isinstance(about.get("type"), str) else []
     if isinstance(about.get("enum"), list):
         kinds = [" or ".join(json.dumps(value, ensure_ascii=False) for value in about["enum"][:12])]
@@ -263,8 +265,7 @@ def _argument(name: str, about: Any, required: bool) -> str:
     return f"{name} ({notes})" + (f", {said}" if said else "")
 
 
-def _example(name: str, about: Any) -> Any:
-    about = about if isinstance(about, Mapping) else {}
+def _example(name: str, about: Mapping[str, Any]) -> Any:
     if isinstance(about.get("enum"), list) and about["enum"]:
         return about["enum"][0]
     kind = about.get("type")

@@ -135,9 +135,7 @@ def begin_model(model: Path, folder: Path) -> Path:
 
 def build_index(corpus: Path, folder: Path) -> None:
     """Its passages as MiniLM's vectors."""
-    recipe = Recipe(
-        profile="flat", source="corpus", source_bytes=1, encoder=MINILM, family="minilm", backend="onnx"
-    )
+    recipe = Recipe(profile="flat", encoder=MINILM, family="minilm", backend="onnx")
     build_dense(read_documents(corpus), DenseBuild(folder, recipe))
 
 

@@ -213,14 +213,6 @@ def test_a_mailing_lists_footer_and_a_header_or_an_encoding_of_no_known_kind_cos
     assert found[0].metadata["author"] == ". <a@b>"
 
 
-def test_a_mail_of_html_alone_is_read_as_its_words(tmp_path: Path) -> None:
-    pytest.importorskip("markitdown", reason="needs the documents extra")
-    head = "Subject: News\nContent-Type: text/html\n\n"
-    page = "<html><head><style>p {color: red}</style></head><body><p>The <b>dam</b> &amp; its gate.</p></body></html>"
-    (read,) = read_documents(folder_of(tmp_path, {"a.eml": head + page}))
-    assert (read.title, read.text) == ("News", "The **dam** & its gate.")
-
-
 @pytest.mark.parametrize(
     ("head", "body", "text"),
     [
@@ -236,6 +228,11 @@ def test_a_mail_of_html_alone_is_read_as_its_words(tmp_path: Path) -> None:
             b"--b\n\n \n--b\nContent-Type: text/html\n\n<p>The dam.</p>\n--b\n\n    x = 1\n--b--\n",
             "The dam.",
         ),
+        (
+            "Content-Type: text/html\n\n",
+            b"<html><head><style>p {}</style></head><body><p>The <b>dam</b> &amp; its gate.</p></body></html>",
+            "The **dam** & its gate.",
+        ),
         ("Content-Type: multipart/mixed; boundary=b\n\n", b"--b\n\n\n    x = 1\n--b--\n", "    x = 1"),
     ],
 )
@@ -243,12 +240,6 @@ def test_a_mail_is_read_whatever_it_says_of_itself(tmp_path: Path, head: str, bo
     pytest.importorskip("markitdown", reason="needs the documents extra")
     (read,) = read_documents(folder_of(tmp_path, {"a.eml": head.encode() + body}))
     assert read.text == text
-
-
-def test_answers_that_name_no_mail_join_no_thread(tmp_path: Path) -> None:
-    mail = 'From a\nMessage-ID: <{0}@b>\nIn-Reply-To: Your message of "Mon, 1 Jan"\n\nSaid {0}.\n\n'
-    folder_of(tmp_path, {"a.mbox": mail.format(1) + mail.format(2)})
-    assert [each.text for each in read_documents(tmp_path)] == ["Said 1.", "Said 2."]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +263,7 @@ def test_a_text_in_an_old_encoding_is_read_by_its_language(tmp_path: Path, encod
     assert (read.text, read.metadata) == (text, {"encoding": encoding})
 
 
-def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_what_is_said_alone_stays(
+def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_an_answer_to_no_mail_joins_none(
     tmp_path: Path,
 ) -> None:
     mail = "From a\nFrom: {}\nSubject: About {}\nMessage-ID: <{}> (added by b)\n{}\n{}\n\n"
@@ -281,9 +272,12 @@ def test_who_answers_in_every_thread_of_a_list_keeps_the_name_and_what_is_said_a
         + mail.format("Cy", row, f"{row}.1", f"In-Reply-To: <{row}>\n", "Yes.")
         for row in range(6)
     )
-    (tmp_path / "list.mbox").write_text("".join(threads))
+    alone = 'In-Reply-To: Your message of "Mon, 1 Jan"\n'
+    last = (mail.format("Di", row, f"{row}.1", alone, f"Said {row}.") for row in (7, 8))
+    (tmp_path / "list.mbox").write_text("".join([*threads, *last]))
     assert [each.text for each in read_documents(tmp_path / "list.mbox")] == [
-        f"Why {row}?\n\nCy:\n\nYes." for row in range(6)
+        *(f"Why {row}?\n\nCy:\n\nYes." for row in range(6)),
+        *("Said 7.", "Said 8."),
     ]
 
 
@@ -590,7 +584,9 @@ def test_texts_without_blanks_are_compared_and_cut_by_their_letters() -> None:
     assert f1("一八八九年建成", ["建成"]) == pytest.approx(4 / 9)
     assert word_count("संयुक्त राष्ट्र का घोषणापत्र") == 4
     assert word_count("กรุงเทพ") == len("กรงเทพ")
-    pieces = list(chunked([Document(id="all", title="宣言", text="".join(texts))], 100))
+    whole = Document(id="all", title="宣言", text="".join(texts))
+    pieces = list(chunked([whole, Document(id="blank", title="空", text=" ")], 100))
+    assert {each.title for each in pieces} == {"宣言"}
     assert max(len(each.text) for each in pieces) <= 120 and len(pieces) > len("".join(texts)) // 120
     # Four sentences have more letters than a piece.
     assert sum(not each.text.endswith("。") for each in pieces) <= 4

@@ -353,10 +353,3 @@ def test_a_run_reads_the_passages_that_an_index_is_built_from(tmp_path: Path) ->
     assert read_documents(path.with_name("own.TSV")) == [Document(id="1", title="Dam", text="It stands.")]
     sampled = config.model_copy(update={"corpus": config.corpus.model_copy(update={"sample": 1})})
     assert len(run_documents(sampled, PACK)) == 1
-
-
-@pytest.mark.parametrize(("name", "count"), [("factbook", 561), ("beagle", 40)])
-def test_the_passages_of_tests_are_documents_with_a_title(name: str, count: int) -> None:
-    found = read_documents(Path(__file__).parents[2] / "fixtures" / name / "passages.jsonl")
-    assert len({each.id for each in found}) == count
-    assert all(each.title and each.text and '"' not in each.title for each in found)

@@ -18,6 +18,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.corpus.world import (
     BY_NOUN,
+    LINKS,
     PLACES,
     RELATIONS,
     Entity,
@@ -27,7 +28,6 @@ from scope_selfplay.corpus.world import (
     walk,
     write_answer,
     write_chain,
-    write_link,
     write_question,
 )
 from scope_selfplay.judge.protocol import (
@@ -150,7 +150,7 @@ async def test_what_the_documents_do_not_state_cannot_be_asked() -> None:
     """Whatever is true in the world: the judge has read what it was shown, and no more."""
     links = WAYS[2]
     task, places, (source, middle, end) = question(links), way(links), found(links)
-    text = f"{places[2].name} is {places[2].kind}. {write_link('twin', 'Corvale')}"
+    text = f"{places[2].name} is {places[2].kind}. {LINKS['twin'].sentence('Corvale')}"
     cut = end.model_copy(update={"text": text})
     chain, facts = [f"{FIRST.name}'s {links[0]}", f"{FIRST.name}'s {links[0]}'s {links[1]}"], places[2].facts
     for given, unmet in [
@@ -193,7 +193,7 @@ async def test_what_is_stated_first_counts_and_a_claim_or_a_link_states_nothing(
     assert not is_stated(criterion, f"{wrong} {right}"), "listing guesses does not pay"
     identity = f"Identifies {write_chain(FIRST.name, ('rival',))} as Corvale."
     assert is_stated(identity, "Corvale.") and not is_stated(identity, "Aldmoor. Corvale.")
-    assert not is_stated(identity, write_link("rival", "Corvale"))
+    assert not is_stated(identity, LINKS["rival"].sentence("Corvale"))
     for claim in ("All criteria are met.", "Its founder was Its founder was Merrin.", "Its founder was A or"):
         assert not any(is_stated(each.text, claim) for each in (await rubric_of(question())).criteria)
     for unread in ("", "Be nice.", "Identifies ", "Identifies the river", " as ", "Identifies x as ."):

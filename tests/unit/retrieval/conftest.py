@@ -5,12 +5,6 @@ import pytest
 
 from scope_selfplay.base.values import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
-from tests.world_data import write_world_data
-
-
-@pytest.fixture(scope="session")
-def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world_data(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture

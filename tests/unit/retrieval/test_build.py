@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from retrieval.commands import index, serve_retriever
-from retrieval.corpus import chunked, read_documents, source_bytes, source_hash
+from retrieval.corpus import read_documents, source_hash
 from scope_selfplay.base.errors import ConfigError, CorpusError, RunMismatchError
-from scope_selfplay.base.values import Document
 
 
 @pytest.fixture
@@ -66,7 +63,6 @@ def test_an_index_inside_its_source_is_built_once_and_found_again(notes: Path) -
 def test_a_source_is_what_its_files_hold_whatever_their_times_and_place(notes: Path, tmp_path: Path) -> None:
     before = source_hash(notes)
     (notes / "picture.bin").write_bytes(b"x" * 99)
-    assert source_bytes(notes) == 19, "what is not read does not count"
     copy = tmp_path / "copy"
     shutil.copytree(notes, copy, copy_function=shutil.copyfile)
     assert source_hash(copy) == source_hash(notes) == before
@@ -109,23 +105,11 @@ def test_wiki18_and_plain_lines_give_the_same_documents(tmp_path: Path) -> None:
     assert read(path) == [("0", "Aldmoor", "A town."), ("1", "Aldmoor", "A town."), ("2", "", "no title")]
 
 
-def test_parquet_reads_like_json_lines(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    import pyarrow.parquet as parquet
-
-    rows = [{"id": "a", "title": "T", "text": "x"}, {"id": "b", "title": "T", "text": "y"}]
-    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "c.parquet")
-    assert read(tmp_path / "c.parquet") == [("a", "T", "x"), ("b", "T", "y")]
-    data = (tmp_path / "c.parquet").read_bytes()
-    (tmp_path / "cut.parquet").write_bytes(data[: len(data) // 2])
-    with pytest.raises(CorpusError, match=r"cut\.parquet"):
-        read(tmp_path / "cut.parquet")
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
         ("a.jsonl", b'{"id": true, "text": "x"}\n', '"id" must be text, found true or false'),
+        ("a.parquet", b"PAR1 and nothing more", r"a\.parquet: not parquet"),
         ("a.tsv.gz", gzip.compress(b"1\tx\tT\n" * 9999, mtime=0)[:-20], "cannot be read"),
         # The first block is of a kind that does not exist.
         ("a.jsonl.gz", gzip.compress(b"", mtime=0)[:10] + b"\x07" * 9, "cannot be read: Error"),
@@ -138,12 +122,3 @@ def test_a_damaged_source_is_named_with_its_line(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(CorpusError, match=message):
         read(tmp_path / name)
-
-
-@given(st.lists(st.sampled_from(["word", "end.", "x", "stop!\n"]), max_size=80), st.integers(1, 20))
-def test_every_word_lands_in_a_chunk_of_the_allowed_size(words: list[str], size: int) -> None:
-    document = Document(id="d", title="T", text=" ".join(words))
-    chunks = list(chunked([document], size))
-    assert all(1 <= len(chunk.text.split()) <= size and chunk.title == "T" for chunk in chunks)
-    assert all(chunk.text in document.text for chunk in chunks)
-    assert [word for chunk in chunks for word in chunk.text.split()] == " ".join(words).split()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from retrieval.build import Recipe
-from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, GpuPassages, build_dense
+from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, TorchEncoder, build_dense
 from retrieval.client import open_index, open_searcher
 from retrieval.dense import (
     DenseIndex,
@@ -61,9 +61,7 @@ def documents() -> list[Document]:
 
 
 def recipe(model: Path, profile: str) -> Recipe:
-    return Recipe(
-        profile=profile, source="x", source_bytes=1, encoder=str(model), family="e5", backend="onnx"
-    )
+    return Recipe(profile=profile, encoder=str(model), family="e5", backend="onnx")
 
 
 def unit(draw: np.random.Generator, rows: int, dimensions: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -91,13 +89,12 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
         return IvfIndex(index, SearchEffort(1, 1.0), fine)
 
     good = index_of(vectors)
-    looking, report = tune(good, vectors[:100], expected, 0.9)
-    assert report.recall >= 0.9
-    assert measure(good.nearest, vectors[:100], expected) == report.recall
+    looking, recall = tune(good, vectors[:100], expected, 0.9)
+    assert measure(good.nearest, vectors[:100], expected) == recall >= 0.9
     assert looking.nprobe >= 1
     garbage = index_of(unit(draw, 2000))
     _, refused = tune(garbage, vectors[:100], expected, 0.9)
-    assert measure(garbage.nearest, vectors[:100], expected) == refused.recall < 0.9
+    assert measure(garbage.nearest, vectors[:100], expected) == refused < 0.9
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +257,7 @@ def test_torch_makes_the_same_vectors_as_the_servers_graph_and_without_a_gpu_its
     pytest.importorskip("torch")
     texts = [each.text for each in documents[:70]]
     ours = open_encoder(whole("flat")[0] / ENCODER).passages(texts)
-    theirs = GpuPassages(str(model), FAMILIES["e5"], device="cpu").passages(texts)
+    theirs = TorchEncoder(str(model), FAMILIES["e5"], device="cpu").passages(texts)
     assert np.abs(ours - theirs).max() < 1e-5
     with pytest.raises(ConfigError, match="torch sees no GPU here; leave it out to encode on the CPU"):
-        GpuPassages(str(model), FAMILIES["e5"])
+        TorchEncoder(str(model), FAMILIES["e5"])

@@ -118,7 +118,6 @@ def test_a_model_replaced_outside_the_index_folder_is_noticed(tmp_path: Path, na
         kind=IndexKind.DENSE,
         profile="flat",
         rows=1,
-        corpus_hash="c",
         encoder=str(model),
         encoder_hash=encoder_hash(tmp_path / ENCODER),
     )

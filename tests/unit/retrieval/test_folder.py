@@ -93,11 +93,6 @@ def test_a_manifest_that_cannot_be_true_is_refused(
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-def write(folder: Path, documents: list[Document]) -> Passages:
-    _, corpus_hash = write_passages(documents, folder)
-    return Passages.open(folder, corpus_hash)
-
-
 @given(words, words)
 def test_a_line_keeps_title_and_text_and_is_shown_as_json_without_doubled_quotes(
     title: str, text: str
@@ -109,18 +104,18 @@ def test_a_line_keeps_title_and_text_and_is_shown_as_json_without_doubled_quotes
 
 
 def test_damaged_passages_are_an_error_with_their_place(tmp_path: Path, coast: list[Document]) -> None:
-    whole = write(tmp_path, coast)
+    write_passages(coast, tmp_path)
     path = tmp_path / PASSAGES
     intact = path.read_bytes()
     path.write_bytes(intact.replace(b'"id": "aldmoor"', b'"id": "aldmoor '))
     with pytest.raises(RecordError, match=r"passages.jsonl:2"):
-        Passages.open(tmp_path, whole.corpus_hash).document(1)
+        Passages.open(tmp_path).document(1)
     path.write_bytes(intact[:-5])
     with pytest.raises(RecordError, match="do not match"):
-        Passages.open(tmp_path, "")
+        Passages.open(tmp_path)
     (tmp_path / OFFSETS).unlink()
     with pytest.raises(RecordError, match=str(tmp_path)):
-        Passages.open(tmp_path, "")
+        Passages.open(tmp_path)
 
 
 def test_a_document_that_cannot_be_a_passage_is_refused() -> None:

@@ -35,7 +35,7 @@ def test_wikipedia_needs_the_sizes_that_the_docs_say() -> None:
 
 def served(profile: ProfileName, workers: int) -> ServeMemory:
     files = {name: FileChecksum(size=size, sha256="0" * 64) for name, size in FILES.items()}
-    manifest = IndexManifest(kind=IndexKind.DENSE, profile=profile, rows=1, corpus_hash="c", files=files)
+    manifest = IndexManifest(kind=IndexKind.DENSE, profile=profile, rows=1, files=files)
     return serve_memory(manifest, workers)
 
 

@@ -1,14 +1,17 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.service import AnswerCache, Batcher
-from retrieval.wire import Hit
+from retrieval.build import build_bm25
+from retrieval.service import AnswerCache, Batcher, SearchService, ServiceSettings
+from retrieval.wire import Hit, Retrieval, WireError
 from scope_selfplay.base.errors import SearchError
+from scope_selfplay.base.values import Document
 
 
 class HeldEngine:
@@ -78,6 +81,19 @@ async def test_a_full_queue_says_when_it_has_room_and_a_query_that_nobody_awaits
     engine.go.set()
     await running
     assert engine.batches == [(["running"], 1)]
+
+
+async def test_a_response_that_would_be_too_large_is_refused_before_a_passage_is_read(
+    tmp_path: Path, coast: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_bm25(coast, tmp_path)
+    service = SearchService(ServiceSettings(folder=tmp_path, workers=0))
+    await service.load()
+    monkeypatch.setattr("retrieval.service.MAX_RESPONSE", 99)
+    with pytest.raises(WireError, match="more than 99 bytes: ask for fewer queries") as refused:
+        await service.answer(Retrieval(["Aldmoor"], 3, return_scores=True))
+    assert refused.value.status == 413
+    await service.close()
 
 
 Answer = asyncio.Future[list[Hit]]

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,16 +69,3 @@ def test_rows_without_scores_satisfy_both_readers(queries: int) -> None:
 def test_a_score_survives_the_wire_to_the_last_bit(score: float) -> None:
     body = json.loads(render_response([[row("a", score)]], return_scores=True))
     assert body["result"][0][0]["score"] == score
-
-
-def test_no_row_is_read_beyond_the_limit_of_a_response() -> None:
-    read = []
-
-    def rows() -> Iterator[tuple[bytes, float]]:
-        for number in range(100):
-            read.append(number)
-            yield row("a")
-
-    with pytest.raises(WireError, match="more than 1,000 bytes"):
-        render_response((rows() for _ in range(100)), return_scores=True, most=1000)
-    assert len(read) * len(row("a")[0]) <= 1100

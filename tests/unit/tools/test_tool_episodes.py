@@ -138,13 +138,18 @@ async def test_a_tool_that_takes_too_long_is_told_and_an_outage_fails_the_rollou
         await asyncio.Event().wait()
         raise AssertionError
 
+    async def late(arguments: Mapping[str, Any]) -> ToolResult:
+        raise TimeoutError
+
     async def down(arguments: Mapping[str, Any]) -> ToolResult:
         raise ToolError("flights: does not answer")
 
-    slow = opening(never, budget=ToolBudget(calls=2, tokens=12, seconds=0.05))
-    rollout = await rollout_of([OPENS, ANSWER], slow)
-    assert rollout.turns[0].call and rollout.turns[0].call.fault is ToolFault.TIMED_OUT
-    assert rollout.answer == "1931" and rollout.turns[0].uses_tool
+    for call, seconds, said in ((never, 0.05, "0.05 seconds"), (late, None, "it may")):
+        slow = opening(call, budget=ToolBudget(calls=2, tokens=12, seconds=seconds))
+        rollout = await rollout_of([OPENS, ANSWER], slow)
+        assert rollout.turns[0].call and rollout.turns[0].call.fault is ToolFault.TIMED_OUT
+        assert told(rollout, 0) == f"open took longer than {said} and was stopped."
+        assert rollout.answer == "1931" and rollout.turns[0].uses_tool
     rollout = await rollout_of([OPENS, ANSWER], opening(down))
     assert (rollout.status, rollout.fault) == (RolloutStatus.FAILED, RolloutFault.TOOL)
     assert rollout.turns[0].call is None
