@@ -29,6 +29,7 @@ from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import load_benchmark
 from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
@@ -225,9 +226,7 @@ def run_documents(
     """
 
     @cache
-    def codec() -> Any:
-        from scope_selfplay.inference.codec import ChatCodec
-
+    def codec() -> ChatCodec:
         return ChatCodec.load(policy_path(config.model.path))
 
     return read_run_corpus(

@@ -112,48 +112,6 @@ def partner_of(config: RunConfig, role: Role) -> ServedConfig | None:
     return partner if partner.base_url is not None else None
 
 
-def engine_at(
-    context: RunContext,
-    codec: ChatCodec,
-    role: Role,
-    partner: ServedConfig,
-    policy: Policy | None,
-    *,
-    name: str,
-    on_outage: Callable[[InferenceError], None],
-    say: Callable[[str], None],
-) -> ServedModel:
-    """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is None.
-
-    `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server answers;
-    RunMismatchError for other weights.
-    """
-    found = ask_replicas(name, partner)
-    for url, each in zip(partner.each_url, found, strict=True):
-        remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
-        if remark is not None:
-            say(remark)
-    if role in context.config.partners.keep_form and any(each.weights is not None for each in found):
-        raise ConfigError(
-            f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
-        )
-    # Prompts are cut for the shortest context of all servers.
-    served = min(found, key=lambda each: each.max_length or sys.maxsize)
-    retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
-    return ServedModel(
-        lambda: _client(f"{name}.base_url", partner, retry_policy, say=say),
-        served,
-        codec,
-        identity=served.identity if policy is None else policy.identity,
-        max_length=_max_length(context.config, context.limits(role)),
-        temperature=context.config.sampling.temperature,
-        top_p=context.config.sampling.top_p,
-        on_outage=on_outage,
-        encode=codec.encode_reply,
-        on_tokens=context.activity.sampled,
-    )
-
-
 def check_served(served: Served, policy: Policy, where: str) -> str | None:
     """None where the weights are known to be equal, else a remark on what was compared instead.
 
@@ -243,8 +201,6 @@ class Run:
 
     def codec_of(self, folder: Path, **options: Any) -> Any:
         """How a model in a folder reads and writes in the run's dialect. Raises CheckpointError."""
-        from scope_selfplay.inference.codec import ChatCodec
-
         codec, model = ChatCodec.load(folder, **options), self.config.model
         check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)
         return codec
@@ -368,15 +324,40 @@ class Run:
             assert policy is not None
             model, named = load_frozen(policy.path), policy.identity
             return in_process_engine(self.context, codec, role, model, identity=named, frozen=True)
-        return engine_at(
-            self.context,
+        return self._served(policy, role, codec, partner, name or f"partners.{role.value}")
+
+    def _served(
+        self, policy: Policy | None, role: Role, codec: ChatCodec, partner: ServedConfig, name: str
+    ) -> ServedModel:
+        """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is
+        None.
+
+        `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server
+        answers; RunMismatchError for other weights.
+        """
+        config, found = self.config, ask_replicas(name, partner)
+        for url, each in zip(partner.each_url, found, strict=True):
+            remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
+            if remark is not None:
+                self._say(remark)
+        if role in config.partners.keep_form and any(each.weights is not None for each in found):
+            raise ConfigError(
+                f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
+            )
+        # Prompts are cut for the shortest context of all servers.
+        served = min(found, key=lambda each: each.max_length or sys.maxsize)
+        retry_policy = replace(SERVER_RETRIES, connections=config.partners.concurrency)
+        return ServedModel(
+            lambda: _client(f"{name}.base_url", partner, retry_policy, say=self._say),
+            served,
             codec,
-            role,
-            partner,
-            policy,
-            name=name or f"partners.{role.value}",
+            identity=served.identity if policy is None else policy.identity,
+            max_length=_max_length(config, self.context.limits(role)),
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.top_p,
             on_outage=self.outages.append,
-            say=self.progress.say,
+            encode=codec.encode_reply,
+            on_tokens=self.context.activity.sampled,
         )
 
     def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
