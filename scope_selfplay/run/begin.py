@@ -124,7 +124,7 @@ def open_run(
         check_context(base, config)
         # How far the run goes and where it runs may have changed.
         if record and before != config:
-            _write_config(folder, config)
+            write_config(folder, config)
     else:
         _check_empty(folder)
         check_policy(base, config)
@@ -404,9 +404,9 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
     if (base := Path(config.model.path)).is_dir() and not base.is_absolute():
         # The run may be moved, and gone on with from elsewhere.
         point_at(folder.base, base)
-    _write_config(folder, config)
+    write_config(folder, config)
     folder.beginning.unlink()
 
 
-def _write_config(folder: RunFolder, config: RunConfig) -> None:
+def write_config(folder: RunFolder, config: RunConfig) -> None:
     write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

@@ -424,17 +424,14 @@ def write_candidates(folder: StageFolder, kept: Sequence[Kept], kin: Sequence[st
     """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them. From
     documents of the ids in `kin` later stages write no tasks either.
     """
-    folders = {made_in.path: made_in for _, made_in in kept}
     own = {
-        name: made_in.path
-        for each, made_in in kept
-        for name in (each.challenger_rollout_id, *each.rollout_ids)
+        name: made_in for each, made_in in kept for name in (each.challenger_rollout_id, *each.rollout_ids)
     }
     rollouts, grades = dict[str, Rollout](), dict[str, Grade]()
-    for path, made_in in folders.items():
+    for made_in in {made_in for _, made_in in kept}:
         found = read_records(made_in.rollouts, Rollout), read_records(made_in.grades, Grade)
-        rollouts |= {each.id: each for each in found[0] if own.get(each.id) == path}
-        grades |= {each.rollout_id: each for each in found[1] if own.get(each.rollout_id) == path}
+        rollouts |= {each.id: each for each in found[0] if own.get(each.id) is made_in}
+        grades |= {each.rollout_id: each for each in found[1] if own.get(each.rollout_id) is made_in}
     write_records(folder.rollouts, [rollouts[name] for name in own if name in rollouts])
     write_records(folder.grades, [grades[name] for name in own if name in grades])
     write_records(folder.candidates, [candidate for candidate, _ in kept])

@@ -85,8 +85,8 @@ class FaultPlan:
     seed: int = 0
 
     @classmethod
-    def evenly(cls, kinds: tuple[FaultKind, ...], share: float, *, seed: int = 0) -> "FaultPlan":
-        return cls({kind: share / len(kinds) for kind in kinds}, seed)
+    def evenly(cls, kinds: tuple[FaultKind, ...], share: float) -> "FaultPlan":
+        return cls({kind: share / len(kinds) for kind in kinds})
 
     def draw(self, body: Mapping[str, object]) -> FaultKind | None:
         chance = rng_from(self.seed, json.dumps(body, sort_keys=True)).random()
