@@ -18,6 +18,7 @@ from scope_selfplay.base.values import Document, ToolCall
 from scope_selfplay.config.load import CONFIGS, load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import Call, dialect
+from scope_selfplay.net.json import parse_object
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.search.tools import (
     SEARCH,
@@ -32,6 +33,7 @@ from scope_selfplay.search.tools import (
     search_tool,
     shown_result,
 )
+from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import RunFolder
 
 
@@ -58,8 +60,6 @@ _plain_build = of_the_retriever.commands["build"]
 def build(*, source: Path, folder: Path, overrides: tuple[str, ...], **options: Any) -> None:
     """The retriever's own command, of a run's documents as well as of a corpus."""
     if source.suffix in CONFIGS:
-        from scope_selfplay.store.files import write_records
-
         found, source = documents_of(source, overrides), folder.with_name(f"{folder.name}.documents.jsonl")
         source.parent.mkdir(parents=True, exist_ok=True)
         write_records(source, found)
@@ -138,8 +138,6 @@ def try_tool(
 
     A tool's fault ends with exit 0, as it does not end a rollout; a server that is down with 75.
     """
-    from scope_selfplay.net.json import parse_object
-
     settings, given = load_config(config, overrides), None
     with suppress(ValueError):
         given = parse_object(arguments)

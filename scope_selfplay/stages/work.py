@@ -121,7 +121,9 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
     earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
-    earlier += time_of_attempts(shares_in(folder))
+    # Attempts of workers had each a folder of their own.
+    marks = [share / _SPENT for share in shares_in(folder)]
+    earlier += sum(_since(mark, mark.parent) for mark in marks if mark.exists())
     warn_of_little_room(run, iteration, stage)
     work(folder)
     asked = canary_words(read_canaries(run.folder, iteration, stage))
@@ -256,12 +258,6 @@ def begin_attempt(stage: Path, work: Path) -> float:
     spent = float(file.read_text()) + _since(file, stage) if file.exists() else 0.0
     write_atomic(file, f"{spent:.2f}\n")
     return spent
-
-
-def time_of_attempts(folders: list[Path]) -> float:
-    """Seconds of attempts that have each had a folder of their own, marked by `begin_attempt(folder, folder)`."""
-    marks = [folder / _SPENT for folder in folders]
-    return sum(_since(mark, mark.parent) for mark in marks if mark.exists())
 
 
 def _since(mark: Path, folder: Path) -> float:
