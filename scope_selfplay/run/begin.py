@@ -84,10 +84,6 @@ def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], code
     return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)
 
 
-Examine = Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None]
-"""Looks at a run and its documents before its folder is made, and raises what stops it."""
-
-
 def open_run(
     config: RunConfig,
     root: Path,
@@ -96,7 +92,7 @@ def open_run(
     packs: Path | None = None,
     attempt: int = 1,
     record: bool = True,
-    examine: Examine | None = None,
+    examine: Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None] | None = None,
     folder: RunFolder | None = None,
 ) -> Run:
     """Open a run directory that belongs to this config, or begin a new one, with the prompts that the run keeps in it.
@@ -104,8 +100,8 @@ def open_run(
     `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones. `attempt` is
     noted in the manifests of the stages that this opening finishes. Without `record` the `run.yaml` of an existing run
     stays as it is: a stage Job is told the addresses of servers that end with it. A `folder` that is given holds a run,
-    whatever it is called: that goes on with the prompts in it. Raises UserError before anything is written, and what
-    `examine` raises about a run that is to begin.
+    whatever it is called: that goes on with the prompts in it. `examine` looks at a run that is to begin before its
+    folder is made. Raises UserError before anything is written, and what `examine` raises.
     """
     pack = check_inputs(config, root, packs, goes_on=folder)
     if (warning := promotion_warning(config)) is not None:

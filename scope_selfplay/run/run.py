@@ -291,7 +291,7 @@ class Run:
 
     def solver(self, iteration: int) -> Policy:
         """S_t as trained in iteration t, promoted or not."""
-        return self._policy(schedule.solver_of(iteration))
+        return self._policy(schedule.PolicyVersion(Role.SOLVER, iteration))
 
     def promoted_solver(self, iteration: int) -> Policy:
         """The Solver that iteration t + 1 starts from."""
