@@ -70,7 +70,7 @@ _SPENT = "seconds"
 _DOCUMENTS = "documents.json"
 
 
-def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest:
+def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> None:
     """Do a stage's `work`, unless it is done, and publish it.
 
     One process writes a stage at a time. Two can meet at one: a Job's pod that is still saving while its replacement
@@ -112,7 +112,6 @@ def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolde
         raise ConfigError(
             f"{folder.path}: was made from other inputs than there are now; remove this stage and the later ones"
         )
-    return done
 
 
 def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[StageFolder], None]) -> None:
