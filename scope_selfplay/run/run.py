@@ -6,14 +6,13 @@ It is opened by `begin.open_run`, which checks everything that can be checked be
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from scope_selfplay import __version__
-from scope_selfplay.base.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
+from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Activity, Progress
 from scope_selfplay.base.values import Document, Key, Provenance, Role
@@ -87,25 +86,6 @@ def samples_exactly(model: ModelConfig, vocabulary: int) -> bool:
     return model.deterministic
 
 
-def sampling_processes(
-    config: RunConfig, on_outage: Callable[[InferenceError], None]
-) -> SamplingProcesses | None:
-    """Those of model.processes beside this one, which begin to load what they need; None on a GPU, and for one alone.
-
-    Raises ConfigError in one of several ranks.
-    """
-    if config.model.processes == 1:
-        return None
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks > 1:
-        raise ConfigError(
-            f"model.processes ({config.model.processes}) spreads the sampling of one process over cores, and {ranks} "
-            "processes train here, each of which samples its share; use model.processes: 1"
-        )
-    on_cpu = sampling_device("auto") == "cpu"
-    return SamplingProcesses(config.model.processes - 1, on_outage) if on_cpu else None
-
-
 def partner_of(config: RunConfig, role: Role) -> ServedConfig | None:
     """Where a frozen policy of this role is served; None where it runs in this process."""
     partner = config.partners.solver if role is Role.SOLVER else config.partners.challenger
@@ -156,14 +136,12 @@ def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
     return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))
 
 
-def weight_server(
-    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
-) -> ServedModel:
+def weight_server(model: ModelConfig, codec: ChatCodec, **options: Any) -> ServedModel:
     """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
     server = ServedConfig(base_url=f"{vllm_base(model)}/v1")
     connect = partial(_client, "model.vllm_url", server, SERVER_RETRIES)
     (served,) = at_once(ask_servers([connect()], None, what="model.vllm_url"))
-    return ServedModel(connect, served, codec, **options, on_outage=on_outage)
+    return ServedModel(connect, served, codec, **options)
 
 
 def vllm_base(model: ModelConfig) -> str:
@@ -233,8 +211,22 @@ class Run:
 
     @cached_property
     def sampling(self) -> SamplingProcesses | None:
-        """Processes that sample beside this one, for all stages; `close` ends them."""
-        return sampling_processes(self.config, self.outages.append)
+        """Those of model.processes beside this one, for all stages, which begin to load what they need; None on a GPU,
+        and for one alone. `close` ends them.
+
+        Raises ConfigError in one of several ranks.
+        """
+        processes = self.config.model.processes
+        if processes == 1:
+            return None
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        if ranks > 1:
+            raise ConfigError(
+                f"model.processes ({processes}) spreads the sampling of one process over cores, and {ranks} processes "
+                "train here, each of which samples its share; use model.processes: 1"
+            )
+        on_cpu = sampling_device("auto") == "cpu"
+        return SamplingProcesses(processes - 1, self.outages.append) if on_cpu else None
 
     def close(self) -> None:
         """End the processes that sample beside this one, and those of tools, if there are any."""
