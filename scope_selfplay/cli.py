@@ -100,8 +100,7 @@ def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> C
         from scope_selfplay.base.errors import CheckpointError, ConfigError
         from scope_selfplay.config.load import load_config
 
-        given = {"name": name, "seed": seed}
-        options = {key: value for key, value in given.items() if value is not None}
+        options = {"name": name, "seed": seed}
         own = [each for each in overrides if each.startswith("corpus.path=")]
         try:
             settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
@@ -170,13 +169,10 @@ def continue_run(
 
     check_run(folder := RunFolder(find_run(run)))
     changed = ("stop_after=null", *overrides)
-    settings = load_config(folder.config, changed)
-    if iterations is not None:
-        if iterations < settings.iterations:
-            raise ConfigError(
-                f"--iterations: {iterations}, and the run has {settings.iterations}; give as many or more"
-            )
-        settings = load_config(folder.config, changed, options={"iterations": iterations})
+    before = load_config(folder.config, changed).iterations
+    if iterations is not None and iterations < before:
+        raise ConfigError(f"--iterations: {iterations}, and the run has {before}; give as many or more")
+    settings = load_config(folder.config, changed, options={"iterations": iterations})
     place = folder.path.resolve()
     if gpus is not None and place.name != settings.name:
         raise ConfigError(f"--gpus: its processes look for a folder {settings.name}; rename {place}")
