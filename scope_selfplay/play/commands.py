@@ -81,7 +81,7 @@ def _exams(
     from scope_selfplay.corpus.read import read_documents
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import run_documents, with_judge_prompts
-    from scope_selfplay.run.exam import Examination, questions_of
+    from scope_selfplay.run.exam import RunExam, questions_of
     from scope_selfplay.store.folder import RunFolder
 
     given = ["judge.kind=model", f"judge.endpoint.base_url={base_url}"] if base_url else []
@@ -96,7 +96,7 @@ def _exams(
             read = run_documents(settings, pack) if config else []
         sample = judgements // len(questions_of(settings, pack))
         folder = RunFolder(out / pack.domain.name)
-        exam = Examination(settings, pack, read, folder, progress.say, sample).before_a_run()
+        exam = RunExam(settings, pack, read, folder, progress.say, sample).before_a_run()
         if exam is None:
             raise ConfigError(
                 "the judge answers at random, for a rehearsal; examine the one that is to judge"

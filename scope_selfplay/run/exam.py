@@ -71,7 +71,7 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
 
 
 @dataclass(frozen=True)
-class Examination:
+class RunExam:
     """The exam of a config's judge, held in the `folder` of a run or of none; `sample`: judgements of each question."""
 
     config: RunConfig
@@ -247,7 +247,7 @@ def exam_before(
         return None
     if run.config.exists():
         return read_exam(run)
-    return Examination(config, pack, documents, waiting_folder(root, config.name), say).before_a_run()
+    return RunExam(config, pack, documents, waiting_folder(root, config.name), say).before_a_run()
 
 
 def take_exam(root: Path, folder: RunFolder) -> None:

@@ -38,7 +38,7 @@ from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run import schedule
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.exam import Examination
+from scope_selfplay.run.exam import RunExam
 from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store.files import read_records
@@ -393,7 +393,7 @@ class Run:
         )
 
     def _examined(self, judge: ModelJudge) -> dict[str, float]:
-        held = Examination(self.config, self.pack, self.documents, self.folder, self._say)
+        held = RunExam(self.config, self.pack, self.documents, self.folder, self._say)
         return held.thresholds(judge)
 
     def _say(self, text: str) -> None:
