@@ -43,7 +43,7 @@ from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage
-from scope_selfplay.store.ratings import read_fork, read_ratings
+from scope_selfplay.store.ratings import read_ratings
 
 if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
@@ -267,13 +267,6 @@ class Run:
                 seed=self.config.seed,
             )
         return replace(self.context, judge=MeteredJudge(watch or judge), canaries=watch)
-
-    def config_hash_of(self, iteration: int) -> str:
-        """The config that an iteration is made by; shared iterations of a fork were made by another run's."""
-        fork = read_fork(self.folder)
-        if fork is not None and iteration <= fork.after:
-            return fork.config_hashes[iteration]
-        return self.config.hash
 
     def key(self, iteration: int, stage: Stage) -> Key:
         return (self.config.seed, iteration, stage.value)

@@ -82,12 +82,10 @@ def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolde
     # The manifests of everything before this stage: a change in one would change this one.
     found = {name: parse_manifest(each.path) for name, each in _folders_before(run, iteration, stage)}
     inputs = {name: manifest.hash for name, manifest in found.items() if manifest is not None}
-    spec = {
-        "config": run.config_hash_of(iteration),
-        "prompts": run.pack.hash,
-        "stage": stage,
-        "inputs": inputs,
-    }
+    # Shared iterations of a fork were made by another run's config.
+    fork = read_fork(run.folder)
+    config = fork.config_hashes[iteration] if fork and iteration <= fork.after else run.config.hash
+    spec = {"config": config, "prompts": run.pack.hash, "stage": stage, "inputs": inputs}
     begun = StageManifest(
         stage=stage.value,
         iteration=iteration,
