@@ -405,4 +405,5 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
 
 
 def write_config(folder: RunFolder, config: RunConfig) -> None:
+    """`run.yaml`, with every setting."""
     write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

@@ -4,6 +4,7 @@ RUN/exam/exam.json        kept for good: its thresholds are part of every verdic
 ROOT/.NAME.exam/          the same before there is a run: what preflight or a refused start has asked is not lost
 """
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from scope_selfplay.judge.questions import RANDOM_MODEL, has_guard
 from scope_selfplay.net.loops import at_once
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.roles import PromptRole
-from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.files import publish_once, write_atomic
 from scope_selfplay.store.folder import MANIFEST, RunFolder
 from scope_selfplay.store.query import HumanFolder, HumanVerdict
 from scope_selfplay.store.ratings import read_fork
@@ -115,12 +116,14 @@ class RunExam:
         again = seed_from(kept.model_dump_json()) if kept else 0
         exam = at_once(asked(documents=self.documents, own=own, marks=marks, again=again))
         exam = exam.model_copy(update={"cases": cases})
-        place = folder.exam / "exam.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place, whole = folder.exam / "exam.json", folder.exam / f".exam.{os.getpid()}"
+        folder.exam.mkdir(parents=True, exist_ok=True)
+        write_atomic(whole, exam.model_dump_json(indent=1) + "\n")
         # Of several processes that open a run at the same time, one exam counts.
         if kept is not None and read_exam(folder) == kept:
             place.unlink(missing_ok=True)
-        write_atomic(place, exam.model_dump_json(indent=1) + "\n", exclusive=True)
+        publish_once(whole, place)
+        whole.unlink(missing_ok=True)
         return read_exam(folder) or exam
 
     def thresholds(self, judge: ModelJudge) -> dict[str, float]:
