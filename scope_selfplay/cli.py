@@ -231,14 +231,15 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     raise_for_stops(checks, are_shown=True)
 
 
-_RUN = click.argument("run")
-_NAMESPACE = click.option("--namespace", "-n", help="Of a run on a cluster; the context's own without it.")
+_FOLLOWED = with_options(
+    click.argument("run"),
+    runs_root,
+    click.option("--namespace", "-n", help="Of a run on a cluster; the context's own without it."),
+)
 
 
 @cli.command()
-@_RUN
-@runs_root
-@_NAMESPACE
+@_FOLLOWED
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(run: str, root: Path, namespace: str | None, as_json: bool) -> None:
     """Say where RUN is: its stage, its servers, what runs where. In ROOT, else on the cluster."""
@@ -249,9 +250,7 @@ def status(run: str, root: Path, namespace: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@_RUN
-@runs_root
-@_NAMESPACE
+@_FOLLOWED
 def stop(run: str, root: Path, namespace: str | None) -> None:
     """End everything of RUN in order; the command that began it goes on later."""
     from scope_selfplay.driver.follow import follow
@@ -260,10 +259,8 @@ def stop(run: str, root: Path, namespace: str | None) -> None:
 
 
 @cli.command()
-@_RUN
+@_FOLLOWED
 @click.argument("part", default="")
-@runs_root
-@_NAMESPACE
 @click.option("--lines", type=click.IntRange(min=1), default=40, help="Of each log.")
 def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> None:
     """Print the ends of the logs of RUN, newest last; PART is in their names, such as judge or train-solver."""
