@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scope_selfplay.base.values import Candidate, CandidateStatus, Document, Provenance, Reason, Task
+from scope_selfplay.base.values import Document, Task
 from scope_selfplay.corpus import world as language
 from scope_selfplay.corpus.world import BY_NOUN, FactQuestion, read_article, write_question
 from scope_selfplay.judge.protocol import RubricQuestion
 from scope_selfplay.judge.rules import LexicalJudge
+from scope_selfplay.run.given import given_candidate
 from scope_selfplay.store.files import write_records
 from scope_selfplay.testing.random_policy import Transitions
 
@@ -57,15 +58,7 @@ def write_tasks(documents: Sequence[Document], path: Path) -> Path:
             document_id=document.id,
             reference=BY_NOUN[nouns[0]].sentence(entity.facts[nouns[0]]),
         )
-        candidates.append(
-            Candidate(
-                id=f"c{number}",
-                status=CandidateStatus.ACCEPTED,
-                reason=Reason.ACCEPTED,
-                task=task,
-                rubric=asyncio.run(judge.ask(RubricQuestion(task, (document,)))).value,
-                provenance=Provenance(run="given", iteration=0, stage="tasks", document_id=document.id),
-            )
-        )
+        rubric = asyncio.run(judge.ask(RubricQuestion(task, (document,)))).value
+        candidates.append(given_candidate(task, rubric))
     write_records(path, candidates)
     return path

@@ -9,7 +9,6 @@ serves it with both servers. The clients run in this process and are not counted
 import asyncio
 import os
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from benchmarks.scope_command import ROOT
 from retrieval.build import SILENT, finish_build, store_passages
 from retrieval.encoder import FAMILIES, MINILM, Backend, encoder_hash, model_folder, prepare_encoder
 from retrieval.folder import ENCODER, IndexKind, IndexManifest
+from scope_selfplay.base.machine import free_port
 from scope_selfplay.base.values import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
@@ -96,9 +96,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 
 async def measure(command: list[str], environment: dict[str, str], queries: list[str]) -> Measured:
     """Starts a server, puts the load on it, and ends it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    begun = time.perf_counter()
+    port, begun = free_port(), time.perf_counter()
     inherited = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *command, str(port)), env={**inherited, "PYTHONPATH": str(ROOT), **environment}

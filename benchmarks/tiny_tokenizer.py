@@ -8,14 +8,10 @@ from transformers import PreTrainedTokenizerFast
 
 from scope_selfplay.corpus import world as language
 from scope_selfplay.corpus.world import ATTRIBUTES, RELATIONS, VERBS
+from scope_selfplay.testing.random_policy import SPECIAL, TEMPLATE
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = tuple(
     f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer", "task") for slash in ("", "/")
-)
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

@@ -100,8 +100,7 @@ def needs_settings(command: Callable[..., None], *, is_shown: bool = False) -> C
         from scope_selfplay.base.errors import CheckpointError, ConfigError
         from scope_selfplay.config.load import load_config
 
-        given = {"name": name, "seed": seed}
-        options = {key: value for key, value in given.items() if value is not None}
+        options = {"name": name, "seed": seed}
         own = [each for each in overrides if each.startswith("corpus.path=")]
         try:
             settings = load_config(config or DEFAULT_CONFIG, overrides, options=options, is_shown=is_shown)
@@ -170,13 +169,10 @@ def continue_run(
 
     check_run(folder := RunFolder(find_run(run)))
     changed = ("stop_after=null", *overrides)
-    settings = load_config(folder.config, changed)
-    if iterations is not None:
-        if iterations < settings.iterations:
-            raise ConfigError(
-                f"--iterations: {iterations}, and the run has {settings.iterations}; give as many or more"
-            )
-        settings = load_config(folder.config, changed, options={"iterations": iterations})
+    before = load_config(folder.config, changed).iterations
+    if iterations is not None and iterations < before:
+        raise ConfigError(f"--iterations: {iterations}, and the run has {before}; give as many or more")
+    settings = load_config(folder.config, changed, options={"iterations": iterations})
     place = folder.path.resolve()
     if gpus is not None and place.name != settings.name:
         raise ConfigError(f"--gpus: its processes look for a folder {settings.name}; rename {place}")
@@ -235,14 +231,15 @@ def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     raise_for_stops(checks, are_shown=True)
 
 
-_RUN = click.argument("run")
-_NAMESPACE = click.option("--namespace", "-n", help="Of a run on a cluster; the context's own without it.")
+_FOLLOWED = with_options(
+    click.argument("run"),
+    runs_root,
+    click.option("--namespace", "-n", help="Of a run on a cluster; the context's own without it."),
+)
 
 
 @cli.command()
-@_RUN
-@runs_root
-@_NAMESPACE
+@_FOLLOWED
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(run: str, root: Path, namespace: str | None, as_json: bool) -> None:
     """Say where RUN is: its stage, its servers, what runs where. In ROOT, else on the cluster."""
@@ -253,9 +250,7 @@ def status(run: str, root: Path, namespace: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@_RUN
-@runs_root
-@_NAMESPACE
+@_FOLLOWED
 def stop(run: str, root: Path, namespace: str | None) -> None:
     """End everything of RUN in order; the command that began it goes on later."""
     from scope_selfplay.driver.follow import follow
@@ -264,10 +259,8 @@ def stop(run: str, root: Path, namespace: str | None) -> None:
 
 
 @cli.command()
-@_RUN
+@_FOLLOWED
 @click.argument("part", default="")
-@runs_root
-@_NAMESPACE
 @click.option("--lines", type=click.IntRange(min=1), default=40, help="Of each log.")
 def logs(run: str, part: str, root: Path, namespace: str | None, lines: int) -> None:
     """Print the ends of the logs of RUN, newest last; PART is in their names, such as judge or train-solver."""

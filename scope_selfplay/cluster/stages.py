@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from scope_selfplay.base.values import Role
 from scope_selfplay.cluster.pods import (
     ATTEMPT,
     CACHE,
@@ -47,13 +48,7 @@ from scope_selfplay.config.cluster import (
     amount,
 )
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.run.schedule import (
-    PolicyVersion,
-    challenger_of,
-    is_challenger_trained,
-    promoted_solver,
-    solver_of,
-)
+from scope_selfplay.run.schedule import PolicyVersion, challenger_of, is_challenger_trained, promoted_solver
 from scope_selfplay.store.folder import RunFolder, Stage
 
 KEPT = 86_400
@@ -154,7 +149,7 @@ def policies_of(
             served = {Component.SOLVER: solver} if step.iteration > 0 else {}
             return {Component.CHALLENGER: challenger_of(config, step.iteration), **served}
         case Stage.COMPARE:
-            return {Component.SOLVER: solver_of(step.iteration)}
+            return {Component.SOLVER: PolicyVersion(Role.SOLVER, step.iteration)}
         case Stage.SOLVER:
             return {}
 

@@ -51,9 +51,9 @@ def load_config(
     """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides.
 
     A file run.yaml stands on `cluster`, a cluster's file of its own, which lies beside it where none is named.
-    `options` are settings with an option of their own (`seed` is `--seed`); they come last. A config that `is_shown`
-    alone may lack what a run needs. Raises ConfigError, which names the file or the option with the mistake, the key,
-    what was found, and what was expected.
+    `options` are settings with an option of their own (`seed` is `--seed`; None is not given); they come last. A config
+    that `is_shown` alone may lack what a run needs. Raises ConfigError, which names the file or the option with the
+    mistake, the key, what was found, and what was expected.
     """
     data = _read_settings(path) if path is not None else {}
     if path is not None and path.name == "run.yaml":
@@ -61,7 +61,8 @@ def load_config(
     if cluster is not None and cluster.is_file():
         data = with_cluster(data, _read_settings(cluster))
     changes = [_parse_override(override) for override in overrides]
-    changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    changes += [_Change(f"--{name} {value}", (name,), value) for name, value in given.items()]
     return _run_config(data, changes, where=str(path) if path else "config", is_shown=is_shown)
 
 

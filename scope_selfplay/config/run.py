@@ -87,9 +87,14 @@ ARTICLES, HELD_OUT_ARTICLES = 640, 160
 """Articles of the embedded world, and of the second one, which the held-out tasks are about: it has 800 names."""
 
 
-_UNHASHED_DEFAULTS = {"fields", "duplicates", "min_characters", "largest_share", "licences", "hold_out"}
-_YOUNG_OF_TASKS = {"largest_share", "longest_answer", "answer_gates", "readers"}
-"""Younger settings: while they have their defaults, the config's hash is what it was without them."""
+_YOUNGER: Mapping[str, set[str]] = {
+    "challenger": {"reward"},
+    "corpus": {"fields", "duplicates", "min_characters", "largest_share", "licences", "hold_out"},
+    "judge": {"evaluate", "guard", "noise", "score"},
+    "search": {"engine"},
+    "tasks": {"largest_share", "longest_answer", "answer_gates", "readers"},
+}
+"""Younger settings by section: while they have their defaults, the config's hash is what it was without them."""
 AnswerGate = Literal["long_answer", "given_away", "no_subject", "misread", "known"]
 DocumentField = Literal["id", "title", "text", "url", "date", "language", "licence", "author"]
 
@@ -309,31 +314,24 @@ class RunConfig(ConfigSection):
             "name": True,
             "iterations": True,
             "stop_after": True,
-            "judge": OPERATION | self._as_before,
+            "judge": OPERATION | self._unset("judge"),
             "model": {"vllm_memory", "vllm_url", "processes"},
-            "challenger": {"save_every", *(["reward"] if self.challenger.reward == "difficulty" else [])},
+            "challenger": {"save_every": True} | self._unset("challenger"),
             "solver": {"save_every"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
-            "search": OPERATION_OF_SEARCH | ({} if self.search.engine else {"engine": True}),
+            "search": OPERATION_OF_SEARCH | self._unset("search"),
             "partners": {"challenger", "solver", "concurrency"} if self.partners.keep_form else True,
             "cluster": True,
-            "corpus": {
-                "strict",
-                *(_UNHASHED_DEFAULTS - self.corpus.model_dump(exclude_defaults=True).keys()),
-            },
-            "tasks": _YOUNG_OF_TASKS - self.tasks.model_dump(exclude_defaults=True).keys(),
+            "corpus": {"strict": True} | self._unset("corpus"),
+            "tasks": self._unset("tasks"),
             "compare": {"stop", "tolerance", "benchmarks"},
         }
         return self.model_dump(mode="json", exclude=exclude)
 
-    @property
-    def _as_before(self) -> dict[str, bool]:
-        """Settings of the judge that a run without them has had always, also before there were any."""
-        judge = self.judge
-        unset = {"noise": not judge.noise, "evaluate": not judge.evaluate, "guard": judge.guard is None}
-        unset["score"] = judge.score == "hard"
-        return {name: True for name, is_unset in unset.items() if is_unset}
+    def _unset(self, section: str) -> dict[str, bool]:
+        stated = getattr(self, section).model_dump(exclude_defaults=True)
+        return {name: True for name in _YOUNGER[section] if name not in stated}
 
     @property
     def hash(self) -> str:

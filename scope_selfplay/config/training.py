@@ -226,13 +226,14 @@ def _spelt_out(given: object) -> object:
     """The settings of a design, from a name or a mapping with a name."""
     if isinstance(given, ConfigSection):
         return given
+    names = ", ".join(PRESETS)
     if not isinstance(given, str | Mapping):
-        raise ValueError(f"found {given!r}; give a name ({_names()}) or a mapping with `design`")
+        raise ValueError(f"found {given!r}; give a name ({names}) or a mapping with `design`")
     changes = {} if isinstance(given, str) else {key: given[key] for key in given if key != "design"}
     name = given if isinstance(given, str) else given.get("design", "rubric")
     if not isinstance(name, str) or name not in PRESETS:
         hint = did_you_mean(name, PRESETS, "; did you mean {}?")
-        raise ValueError(f"found {name!r}, expected one of {_names()}{hint}")
+        raise ValueError(f"found {name!r}, expected one of {names}{hint}")
     settings = {**PRESETS[name], **changes}
     known = [field for field in DESIGNS[settings["design"]].model_fields if field != "design"]
     for key in changes:
@@ -247,10 +248,6 @@ def _routing(given: object) -> object:
     if given is False:
         return None
     return {"by": given} if isinstance(given, str) else given
-
-
-def _names() -> str:
-    return ", ".join(PRESETS)
 
 
 Reward = Annotated[Annotated[AnyReward, Field(discriminator="design")], BeforeValidator(_spelt_out)]

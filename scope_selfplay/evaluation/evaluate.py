@@ -415,7 +415,7 @@ def _check_criteria(evaluation: Evaluation) -> None:
 
 def _run_of(request: EvaluationRequest, contestants: Sequence[Contestant], progress: Progress) -> Run:
     """The run whose documents, retriever and settings are used: that of the first checkpoint that has one."""
-    options = {} if request.seed is None else {"seed": request.seed}
+    options = {"seed": request.seed}
     home = next((each.run for each in contestants if each.run is not None), None)
     if home is None:
         config = load_config(request.config or DEFAULT_CONFIG, request.overrides, options=options)

@@ -11,16 +11,19 @@ from pydantic import ValidationError
 from scope_selfplay import DEFAULT_CONFIG
 from scope_selfplay.base.errors import CheckpointError, Finding, UserError
 from scope_selfplay.base.terminal import PATH, Table
+from scope_selfplay.config.load import load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.plan.load import ResourcePlan, make_plan
 from scope_selfplay.plan.memory import Parts, PodMemory
-from scope_selfplay.plan.preflight import WHAT
+from scope_selfplay.plan.preflight import WHAT, check_documents, pool_of, unread_documents
 from scope_selfplay.plan.size import Assumptions
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.run.begin import run_documents, short_share
 
 _COUNTS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
 _DISK = ("disk_gib", "kept_gib")
-_SMALL_COUNTS = _COUNTS[:-1]
 _COUNTED_BY = ("acceptance", "gates_passed", "criteria", "flat_share")
 """The assumptions behind counts, without tokens."""
 _LEAST_GIB = 0.5
@@ -48,10 +51,6 @@ def plan(
 
     Without --config: the run that `scope run` would do. Documents that are here are read and counted.
     """
-    from scope_selfplay.config.load import load_config
-    from scope_selfplay.prompts.folder import load_pack, pack_path
-    from scope_selfplay.run.begin import short_share
-
     if paper and config is not None:
         raise UserError("--paper has settings of its own; leave out --config, or --paper")
     given = (*PAPER, *overrides) if paper else overrides
@@ -65,7 +64,7 @@ def plan(
         parameters=parameters,
         short=short_share(settings, pack),
     )
-    found = None if paper else _documents(settings)
+    found = None if paper else _documents(settings, pack)
     if as_json:
         counted = {} if found is None else {WHAT: {"found": found.what, "advice": found.advice}}
         click.echo(json.dumps(as_data(made) | counted, indent=1))
@@ -73,17 +72,13 @@ def plan(
         click.echo(as_text(made) + ("" if found is None else f"\n{found}"))
 
 
-def _documents(settings: RunConfig) -> Finding | None:
+def _documents(settings: RunConfig, pack: Pack) -> Finding | None:
     """The documents that the run has, held against those that its stages take; None where it reads none."""
-    from scope_selfplay.plan.preflight import check_documents, pool_of, unread_documents
-    from scope_selfplay.prompts.folder import load_pack, pack_path
-    from scope_selfplay.run.begin import run_documents
-
     path = settings.corpus.path
     if path in ("none", "embedded") or not Path(path).exists():
         return unread_documents(settings, "is not on this machine and not counted")
     try:
-        documents = run_documents(settings, load_pack(pack_path(settings.domain)))
+        documents = run_documents(settings, pack)
     except CheckpointError as error:
         # How long a document may be is counted by the policy's tokenizer, which may be on a cluster only.
         return unread_documents(settings, f"is not counted without the policy's tokenizer ({error})")
@@ -164,7 +159,7 @@ def _of_gpus(plan: ResourcePlan) -> Iterator[str]:
 
 
 def _stages(plan: ResourcePlan) -> Table:
-    columns = _SMALL_COUNTS if plan.is_small else (*_COUNTS, *_HOURS, *_DISK)
+    columns = _COUNTS[:-1] if plan.is_small else (*_COUNTS, *_HOURS, *_DISK)
     named = [(f"{stage.stage} (once)", stage) for stage in plan.once]
     for stage in plan.stages:
         seldom = f" ({stage.times} of {plan.iterations})" if stage.times < plan.iterations else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from scope_selfplay.base.errors import Finding, State, passed
+from scope_selfplay.base.machine import memory_limit
 from scope_selfplay.base.terminal import show_findings
 
 _RUN = ("Python", "torch", "trl", "memory", "disk")
@@ -76,7 +77,7 @@ def examine() -> list[Finding]:
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "missing"
     driver = Path("/proc/driver/nvidia/version")
     gpu = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    memory = (memory_limit() or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) / 2**30
     disk = shutil.disk_usage(Path.cwd()).free / 2**30
     found = [
         ("Python", python, sys.version_info >= (3, 11), "install Python 3.11 or newer"),

@@ -22,23 +22,9 @@ HEAD_TILE = (4096, 32_768)
 """Tokens and words of a tile of logits in TRL's fused output layer."""
 
 
-class Units(NamedTuple):
-    """Parameters of the units that are gathered."""
-
-    layer: float
-    embedding: float
-    tail: float
-
-
 def export_bytes(model: ModelConfig, size: ModelSize) -> float:
     """Of a plain checkpoint: as M0 is stored, which is bf16 for the models of today, or float32."""
     return (FULL if model.export_dtype == "float32" else HALF) * size.parameters
-
-
-def units_of(size: ModelSize) -> Units:
-    shape = size.shape
-    tail = shape.table + shape.hidden
-    return Units(size.layer, 0 if shape.tied else shape.table, tail)
 
 
 def layer_activations(shape: ModelShape) -> int:
@@ -222,7 +208,7 @@ def _update(trainer: Trainer) -> Parts:
     checkpointing: the input of every layer, and all of the layer that is worked on. On an H200 the peaks of updates of
     0.6B (sharded, offloaded), 1.7B and 8B with an adapter were .98 to 1.01 of this.
     """
-    settings, size, shape, units = trainer.settings, trainer.size, trainer.size.shape, units_of(trainer.size)
+    settings, size, shape = trainer.settings, trainer.size, trainer.size.shape
     # Of a micro batch, padding included.
     tokens = max(settings.micro_tokens, settings.max_prompt + settings.max_response)
     trained = trainer.learnt / size.parameters if trainer.adapter else 1.0
@@ -233,15 +219,16 @@ def _update(trainer: Trainer) -> Parts:
     layer = tokens * layer_activations(shape)
     if trainer.sharded:
         kept = HALF * tokens * shape.hidden * shape.layers
-        gathered = HALF * (units.tail + max(2 * units.layer, units.embedding + units.layer))
-        gathered += trained * (HALF * max(units.tail, units.layer) + FULL * units.layer)
-        moments = [(HALF * units.tail, head + table / 2, kept), (gathered, 0, kept + layer)]
+        tail, embedding = shape.table + shape.hidden, 0 if shape.tied else shape.table
+        gathered = HALF * (tail + size.layer + max(size.layer, embedding))
+        gathered += trained * (HALF * max(tail, size.layer) + FULL * size.layer)
+        moments = [(HALF * tail, head + table / 2, kept), (gathered, 0, kept + layer)]
     else:
         # Autocast leaves in float32 what layers hand on. It keeps bf16 copies of trained weights until the forward pass
         # ends, and those of one layer in the backward pass; a gradient of a tied table waits for the embedding's.
         kept = FULL * tokens * shape.hidden * shape.layers
-        copies = HALF * units.layer * (1 if trainer.adapter else shape.layers)
-        gathered = HALF * units.layer + trained * FULL * units.layer
+        copies = HALF * size.layer * (1 if trainer.adapter else shape.layers)
+        gathered = HALF * size.layer + trained * FULL * size.layer
         if trainer.adapter:
             # peft casts the inputs of all seven linear layers, and keeps them in bf16.
             layer += tokens * (HALF * (5 * shape.hidden + shape.queries) + (HALF + FULL) * shape.between)

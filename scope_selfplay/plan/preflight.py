@@ -48,11 +48,10 @@ def _disk(plan: ResourcePlan, root: Path) -> Finding:
     free = shutil.disk_usage(place).free / 2**30
     needed, there = (f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" for gib in (plan.volume_gib, free))
     advice = "make room, give another --root, or a larger save_every; `scope plan` shows it by stage"
-    state = State.OK if free >= plan.volume_gib else State.WARNING
     found = f"{needed} at most, {there} free in {place}"
-    return Finding(
-        "disk", found, state, "" if state is State.OK else advice, is_outside=state is not State.OK
-    )
+    if free >= plan.volume_gib:
+        return Finding("disk", found, State.OK)
+    return Finding("disk", found, State.WARNING, advice, is_outside=True)
 
 
 def _calls(plan: ResourcePlan) -> Finding:

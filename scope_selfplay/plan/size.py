@@ -151,18 +151,15 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
     folder = embedded if path == "embedded" else fetched_model(path) or Path(path)
     file = folder / "config.json"
     read = _shape(json.loads(file.read_bytes())) if file.is_file() else None
-    known = read or _known(folder.name)
-    if known is not None:
-        found = str(file) if read is not None else f"the name {folder.name}"
-        if parameters is not None:
-            return ModelSize(parameters, known.cache_bytes, "--parameters", known)
-        return ModelSize(known.parameters, known.cache_bytes, found, known)
+    known, by_name = read or _known(folder.name), f"the name {folder.name}"
     if parameters is not None:
-        return ModelSize(parameters, 0, "--parameters", _usual_shape(parameters))
+        cache = known.cache_bytes if known is not None else 0
+        return ModelSize(parameters, cache, "--parameters", known or _usual_shape(parameters))
+    if known is not None:
+        return ModelSize(known.parameters, known.cache_bytes, str(file) if read else by_name, known)
     named = parameters_in(path)
     if named is not None:
-        shape = _usual_shape(named)
-        return ModelSize(named, 0, f"the name {folder.name}", shape, parameters_in(folder.name, "a") or 0.0)
+        return ModelSize(named, 0, by_name, _usual_shape(named), parameters_in(folder.name, "a") or 0.0)
     raise ConfigError(
         f"model.path: {path} is not here and its name has no size such as 8B; give --parameters 8.2e9"
     )
@@ -178,8 +175,7 @@ def judge_size(path: str, policy: ModelSize) -> ModelSize:
 
 def _known(name: str) -> ModelShape | None:
     lower = name.lower().replace("_", "-")
-    fitting = [start for start in KNOWN if lower == start or lower.startswith(f"{start}-")]
-    return KNOWN[fitting[0]] if fitting else None
+    return next((shape for start, shape in KNOWN.items() if f"{lower}-".startswith(f"{start}-")), None)
 
 
 def _shape(config: dict[str, Any]) -> ModelShape | None:

@@ -72,7 +72,7 @@ def _exams(
     from scope_selfplay.corpus.read import read_documents
     from scope_selfplay.prompts.folder import load_pack, pack_path
     from scope_selfplay.run.begin import run_documents, with_judge_prompts
-    from scope_selfplay.run.exam import exam_in, questions_of
+    from scope_selfplay.run.exam import RunExam, questions_of
     from scope_selfplay.store.folder import RunFolder
 
     given = ["judge.kind=model", f"judge.endpoint.base_url={base_url}"] if base_url else []
@@ -87,7 +87,8 @@ def _exams(
             read = run_documents(settings, pack) if config else []
         sample = judgements // len(questions_of(settings, pack))
         folder = RunFolder(out / pack.domain.name)
-        if (exam := exam_in(folder, settings, pack, read, progress.say, sample=sample)) is None:
+        exam = RunExam(settings, pack, read, folder, progress.say, sample).before_a_run()
+        if exam is None:
             raise ConfigError(
                 "the judge answers at random, for a rehearsal; examine the one that is to judge"
             )

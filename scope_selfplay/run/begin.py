@@ -29,6 +29,7 @@ from scope_selfplay.corpus.screen import TaskSource
 from scope_selfplay.dialects.families import dialect
 from scope_selfplay.evaluation.benchmarks import load_benchmark
 from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge.questions import ROLE_OF_PROMPT
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.prompts.pack import JudgeKind, Pack, TaskType
@@ -83,10 +84,6 @@ def prompt_tokens(config: RunConfig, pack: Pack, kinds: Sequence[TaskType], code
     return max(len(codec.encode_prompt([Message("user", opening)])) for opening in openings)
 
 
-Examine = Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None]
-"""Looks at a run and its documents before its folder is made, and raises what stops it."""
-
-
 def open_run(
     config: RunConfig,
     root: Path,
@@ -95,7 +92,7 @@ def open_run(
     packs: Path | None = None,
     attempt: int = 1,
     record: bool = True,
-    examine: Examine | None = None,
+    examine: Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None] | None = None,
     folder: RunFolder | None = None,
 ) -> Run:
     """Open a run directory that belongs to this config, or begin a new one, with the prompts that the run keeps in it.
@@ -103,8 +100,8 @@ def open_run(
     `packs` is a folder of prompt packs that goes before those that ship: on a cluster, the mounted ones. `attempt` is
     noted in the manifests of the stages that this opening finishes. Without `record` the `run.yaml` of an existing run
     stays as it is: a stage Job is told the addresses of servers that end with it. A `folder` that is given holds a run,
-    whatever it is called: that goes on with the prompts in it. Raises UserError before anything is written, and what
-    `examine` raises about a run that is to begin.
+    whatever it is called: that goes on with the prompts in it. `examine` looks at a run that is to begin before its
+    folder is made. Raises UserError before anything is written, and what `examine` raises.
     """
     pack = check_inputs(config, root, packs, goes_on=folder)
     if (warning := promotion_warning(config)) is not None:
@@ -123,7 +120,7 @@ def open_run(
         check_context(base, config)
         # How far the run goes and where it runs may have changed.
         if record and before != config:
-            _write_config(folder, config)
+            write_config(folder, config)
     else:
         _check_empty(folder)
         check_policy(base, config)
@@ -225,9 +222,7 @@ def run_documents(
     """
 
     @cache
-    def codec() -> Any:
-        from scope_selfplay.inference.codec import ChatCodec
-
+    def codec() -> ChatCodec:
         return ChatCodec.load(policy_path(config.model.path))
 
     return read_run_corpus(
@@ -405,9 +400,10 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
     if (base := Path(config.model.path)).is_dir() and not base.is_absolute():
         # The run may be moved, and gone on with from elsewhere.
         point_at(folder.base, base)
-    _write_config(folder, config)
+    write_config(folder, config)
     folder.beginning.unlink()
 
 
-def _write_config(folder: RunFolder, config: RunConfig) -> None:
+def write_config(folder: RunFolder, config: RunConfig) -> None:
+    """`run.yaml`, with every setting."""
     write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

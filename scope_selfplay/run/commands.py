@@ -1,11 +1,11 @@
 """`scope index` and `tools`: what a run searches, and what its Solver may call."""
 
 import asyncio
-import copy
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scope_selfplay.base.values import Document, ToolCall
 from scope_selfplay.config.load import CONFIGS, load_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.dialects.families import Call, dialect
+from scope_selfplay.net.json import parse_object
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.search.tools import (
     SEARCH,
@@ -32,6 +33,7 @@ from scope_selfplay.search.tools import (
     search_tool,
     shown_result,
 )
+from scope_selfplay.store.files import write_records
 from scope_selfplay.store.folder import RunFolder
 
 
@@ -44,39 +46,27 @@ def documents_of(config: Path, overrides: Sequence[str], **left: Any) -> list[Do
     return run_documents(run, load_pack(pack_path(run.domain)), **left)
 
 
-def _build() -> click.Command:
-    plain = of_the_retriever.commands["build"]
-    build = copy.copy(plain)
-    again = click.Option(
-        ["--set", "overrides"],
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change one setting of a run's config.",
-    )
-    build.params = [*plain.params, again]
-    build.help = (
-        f"{plain.help}\n\n    Or a run's config (.yaml): its documents, cut as a run of it cuts them."
-    )
+_plain_build = of_the_retriever.commands["build"]
 
-    def of_a_run_or_a_corpus(
-        *, source: Path, folder: Path, overrides: tuple[str, ...], **options: Any
-    ) -> None:
-        if source.suffix in CONFIGS:
-            from scope_selfplay.store.files import write_records
 
-            found, source = (
-                documents_of(source, overrides),
-                folder.with_name(f"{folder.name}.documents.jsonl"),
-            )
-            source.parent.mkdir(parents=True, exist_ok=True)
-            write_records(source, found)
-        elif overrides:
-            raise click.UsageError("--set changes a run's config, and SOURCE is none")
-        assert plain.callback is not None
-        plain.callback(source=source, folder=folder, **options)
-
-    build.callback = of_a_run_or_a_corpus
-    return build
+@click.command(
+    "build",
+    params=[*_plain_build.params],
+    help=f"{_plain_build.help}\n\n    Or a run's config (.yaml): its documents, cut as a run of it cuts them.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting of a run's config."
+)
+def build(*, source: Path, folder: Path, overrides: tuple[str, ...], **options: Any) -> None:
+    """The retriever's own command, of a run's documents as well as of a corpus."""
+    if source.suffix in CONFIGS:
+        found, source = documents_of(source, overrides), folder.with_name(f"{folder.name}.documents.jsonl")
+        source.parent.mkdir(parents=True, exist_ok=True)
+        write_records(source, found)
+    elif overrides:
+        raise click.UsageError("--set changes a run's config, and SOURCE is none")
+    assert _plain_build.callback is not None
+    _plain_build.callback(source=source, folder=folder, **options)
 
 
 @click.command("fetch")
@@ -109,7 +99,7 @@ def fetch(file: Path, urls: tuple[str, ...], sha256: str, *, as_json: bool) -> N
 index = click.Group(
     "index",
     help=of_the_retriever.help,
-    commands={**of_the_retriever.commands, "build": _build(), "fetch": fetch},
+    commands={**of_the_retriever.commands, "build": build, "fetch": fetch},
 )
 
 
@@ -148,8 +138,6 @@ def try_tool(
 
     A tool's fault ends with exit 0, as it does not end a rollout; a server that is down with 75.
     """
-    from scope_selfplay.net.json import parse_object
-
     settings, given = load_config(config, overrides), None
     with suppress(ValueError):
         given = parse_object(arguments)
@@ -180,11 +168,9 @@ async def _called(tool: Tool, given: dict[str, Any], found: Sequence[Tool], sett
     from scope_selfplay.search.searcher import show_passages
 
     call = Call(tool.name, given, json.dumps(given))
-    result = None
-    if tool.name != SEARCH.name or tool.problem(given):
-        result = refusal(call, tool, found, 1)
-    if result is None:
-        result = await OpenTools(found).use(UseTool(tool.name, given))
+    is_search = tool.name == SEARCH.name and not tool.problem(given)
+    result = None if is_search else refusal(call, tool, found, 1)
+    result = result or await OpenTools(found).use(UseTool(tool.name, given))
     codec, most = ChatCodec.load(policy_path(settings.model.path)), settings.search.max_tokens
     if result.passages is not None:
         text, shown = show_passages(result.passages, codec, most, settings.search.truncation)
@@ -210,5 +196,5 @@ def _opened(settings: RunConfig) -> Iterator[list[Tool]]:
 
 
 def _described(tool: Tool) -> dict[str, Any]:
-    budget = {"calls": tool.budget.calls, "tokens": tool.budget.tokens, "seconds": tool.budget.seconds}
-    return {"name": tool.name, "description": tool.description, "arguments": tool.schema, "budget": budget}
+    named = {"name": tool.name, "description": tool.description, "arguments": tool.schema}
+    return named | {"budget": asdict(tool.budget)}

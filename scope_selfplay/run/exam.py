@@ -7,6 +7,7 @@ ROOT/.NAME.exam/          the same before there is a run: what preflight or a re
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,55 +71,88 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
     return asked + [each for each in pairs if each.role in pack.roles]
 
 
-def hold_exam(
-    judge: ModelJudge,
-    config: RunConfig,
-    pack: Pack,
-    documents: Sequence[Document],
-    folder: RunFolder,
-    say: Callable[[str], None],
-    *,
-    sample: int = A_QUESTION,
-) -> Exam:
-    """The folder's exam, of which a few items are asked again. Held where there is none, and anew until a stage is
-    finished: of other cases or another judge, or after one that stopped the run, since what was wrong may be mended.
+@dataclass(frozen=True)
+class RunExam:
+    """The exam of a config's judge, held in the `folder` of a run or of none; `sample`: judgements of each question."""
 
-    Raises RunMismatchError for another judge of a run that has finished a stage.
-    """
-    if (kept := read_exam(folder)) is not None:
-        changed = _changed(kept, judge, folder, config.judge.retries)
-        if _has_judged(folder):
-            if changed:
-                raise RunMismatchError(changed)
+    config: RunConfig
+    pack: Pack
+    documents: Sequence[Document]
+    folder: RunFolder
+    say: Callable[[str], None]
+    sample: int = A_QUESTION
+
+    def hold(self, judge: ModelJudge) -> Exam:
+        """The folder's exam, of which a few items are asked again. Held where there is none, and anew until a stage is
+        finished: of other cases or another judge, or after one that stopped the run, since what was wrong may be
+        mended.
+
+        Raises RunMismatchError for another judge of a run that has finished a stage.
+        """
+        folder, settings, seed, sample = self.folder, self.config.judge, self.config.seed, self.sample
+        if (kept := read_exam(folder)) is not None:
+            changed = _changed(kept, judge, folder, settings.retries)
+            if _has_judged(folder):
+                if changed:
+                    raise RunMismatchError(changed)
+                return kept
+        questions, file = questions_of(self.config, self.pack), settings.canaries.file
+        own, marks = own_cases(file), marks_of(Path(file)) if file and Path(file).is_dir() else []
+        said = [
+            *(each.model_dump_json() for each in own),
+            *(f"{each.question} {each.expected}" for each in marks),
+        ]
+        texts = (part for each in self.documents for part in (each.id, each.text))
+        cases = content_id("cases", *(each.name for each in questions), sample, seed, *said, *texts)
+        # A run that goes on all the same goes on with the thresholds that it has.
+        can_fail = settings.exam == "report" and folder.config.exists()
+        if kept is not None and kept.cases == cases and not changed and (can_fail or not kept.failed):
             return kept
-    questions, file = questions_of(config, pack), config.judge.canaries.file
-    own, marks = own_cases(file), marks_of(Path(file)) if file and Path(file).is_dir() else []
-    said = [
-        *(each.model_dump_json() for each in own),
-        *(f"{each.question} {each.expected}" for each in marks),
-    ]
-    texts = (part for each in documents for part in (each.id, each.text))
-    cases = content_id("cases", *(each.name for each in questions), sample, config.seed, *said, *texts)
-    # A run that goes on all the same goes on with the thresholds that it has.
-    can_fail = config.judge.exam == "report" and folder.config.exists()
-    if kept is not None and kept.cases == cases and not changed and (can_fail or not kept.failed):
-        return kept
-    say(f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)")
-    asked = partial(examine, judge, questions, cases_of(None, documents), sample=sample, seed=config.seed)
-    # What was answered then is paid for and may be of another judge.
-    again = seed_from(kept.model_dump_json()) if kept else 0
-    exam = at_once(asked(documents=documents, own=own, marks=marks, again=again)).model_copy(
-        update={"cases": cases}
-    )
-    folder.exam.mkdir(parents=True, exist_ok=True)
-    whole = folder.exam / f".exam.{os.getpid()}"
-    write_atomic(whole, exam.model_dump_json(indent=1) + "\n")
-    # Of several processes that open a run at the same time, one exam counts.
-    if kept is not None and read_exam(folder) == kept:
-        (folder.exam / "exam.json").unlink(missing_ok=True)
-    publish_once(whole, folder.exam / "exam.json")
-    whole.unlink(missing_ok=True)
-    return read_exam(folder) or exam
+        self.say(
+            f"the judge is examined in {len(questions)} questions, at most {sample} judgements each (judge.exam)"
+        )
+        asked = partial(examine, judge, questions, cases_of(None, self.documents), sample=sample, seed=seed)
+        # What was answered then is paid for and may be of another judge.
+        again = seed_from(kept.model_dump_json()) if kept else 0
+        exam = at_once(asked(documents=self.documents, own=own, marks=marks, again=again))
+        exam = exam.model_copy(update={"cases": cases})
+        place, whole = folder.exam / "exam.json", folder.exam / f".exam.{os.getpid()}"
+        folder.exam.mkdir(parents=True, exist_ok=True)
+        write_atomic(whole, exam.model_dump_json(indent=1) + "\n")
+        # Of several processes that open a run at the same time, one exam counts.
+        if kept is not None and read_exam(folder) == kept:
+            place.unlink(missing_ok=True)
+        publish_once(whole, place)
+        whole.unlink(missing_ok=True)
+        return read_exam(folder) or exam
+
+    def thresholds(self, judge: ModelJudge) -> dict[str, float]:
+        """What a run's judge is calibrated with, after its exam; a run that has finished a stage without one goes on
+        so.
+        """
+        has_judged = _has_judged(self.folder) and read_fork(self.folder) is None
+        kept, settings = read_exam(self.folder), self.config.judge
+        if kept is None and (settings.exam == "none" or has_judged or _is_random(judge)):
+            return {}
+        exam = self.hold(judge)
+        # A warning was given by whoever held it: preflight, or an earlier stage.
+        check_exam(exam, settings, (lambda text: None) if exam == kept else self.say)
+        return exam.thresholds
+
+    def before_a_run(self) -> Exam | None:
+        """In a folder that is no run's; none of a rehearsal's. Raises ConfigError, JudgeError."""
+        found: list[Exam] = []
+
+        def examined(judge: ModelJudge) -> dict[str, float]:
+            if not _is_random(judge):
+                found.append(self.hold(judge))
+            return {}
+
+        place, seed = self.folder.path, self.config.seed
+        open_model_judge(
+            self.config.judge, self.pack, seed=seed, folder=place, say=self.say, examined=examined
+        )
+        return found[0] if found else None
 
 
 def _changed(kept: Exam, judge: ModelJudge, folder: RunFolder, retries: int) -> str:
@@ -198,24 +232,6 @@ def check_exam(exam: Exam, config: JudgeConfig, say: Callable[[str], None]) -> N
             say(f"WARNING: the judge's exam: {text}")
 
 
-def thresholds_of(
-    judge: ModelJudge,
-    config: RunConfig,
-    pack: Pack,
-    documents: Sequence[Document],
-    folder: RunFolder,
-    say: Callable[[str], None],
-) -> dict[str, float]:
-    """What a run's judge is calibrated with, after its exam; a run that has finished a stage without one goes on so."""
-    has_judged, kept = _has_judged(folder) and read_fork(folder) is None, read_exam(folder)
-    if kept is None and (config.judge.exam == "none" or has_judged or _is_random(judge)):
-        return {}
-    exam = hold_exam(judge, config, pack, documents, folder, say)
-    # A warning was given by whoever held it: preflight, or an earlier stage.
-    check_exam(exam, config.judge, (lambda text: None) if exam == kept else say)
-    return exam.thresholds
-
-
 def _has_judged(folder: RunFolder) -> bool:
     """Whether a stage is finished, by verdicts that stay."""
     return next(folder.path.glob(f"iteration-*/*/{MANIFEST}"), None) is not None
@@ -225,40 +241,16 @@ def waiting_folder(root: Path, name: str) -> RunFolder:
     return RunFolder(root / f".{name}.exam")
 
 
-def exam_in(
-    folder: RunFolder,
-    config: RunConfig,
-    pack: Pack,
-    documents: Sequence[Document],
-    say: Callable[[str], None],
-    *,
-    sample: int = A_QUESTION,
-) -> Exam | None:
-    """The exam of a config's judge in a folder that is no run's; none of a rehearsal's.
-
-    Raises ConfigError, JudgeError.
-    """
-    found: list[Exam] = []
-
-    def examined(judge: ModelJudge) -> dict[str, float]:
-        if not _is_random(judge):
-            found.append(hold_exam(judge, config, pack, documents, folder, say, sample=sample))
-        return {}
-
-    open_model_judge(config.judge, pack, seed=config.seed, folder=folder.path, say=say, examined=examined)
-    return found[0] if found else None
-
-
 def exam_before(
     config: RunConfig, pack: Pack, documents: Sequence[Document], root: Path, say: Callable[[str], None]
 ) -> Exam | None:
-    """That of a run that is not begun, or of one that is; None where none is held. Raises as `exam_in`."""
+    """That of a run that is not begun, or of one that is; None where none is held. Raises as `before_a_run`."""
     run = RunFolder(root / config.name)
     if config.judge.kind != "model" or config.judge.exam == "none":
         return None
     if run.config.exists():
         return read_exam(run)
-    return exam_in(waiting_folder(root, config.name), config, pack, documents, say)
+    return RunExam(config, pack, documents, waiting_folder(root, config.name), say).before_a_run()
 
 
 def take_exam(root: Path, folder: RunFolder) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.base.errors import ConfigError, RunMismatchError
@@ -23,7 +22,7 @@ from scope_selfplay.config.run import RunConfig, changed_settings
 from scope_selfplay.corpus.screen import kin_of
 from scope_selfplay.judge.model import KEY_FILE
 from scope_selfplay.prompts.folder import load_pack
-from scope_selfplay.run.begin import CorpusChanges, corpus_changes
+from scope_selfplay.run.begin import CorpusChanges, corpus_changes, write_config
 from scope_selfplay.run.given import given_files, read_given_tasks
 from scope_selfplay.run.schedule import challenger_of, stages_of
 from scope_selfplay.store.files import LINK_FAULTS, disk_faults, read_value, write_atomic, write_records
@@ -87,7 +86,7 @@ def fork_run(source: Path, root: Path, config: RunConfig, *, after: int, corpus:
                 shutil.copy2(kept if is_same else file, building.given(setting))
             if before.judge == config.judge and old.exam.exists():
                 shutil.copytree(old.exam, building.exam)
-            write_atomic(building.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            write_config(building, config)
             write_atomic(building.fork, fork.model_dump_json(indent=1) + "\n")
             building.path.rename(new.path)
     return Forked(new.path, fork, linked, copied)

@@ -6,14 +6,13 @@ It is opened by `begin.open_run`, which checks everything that can be checked be
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from scope_selfplay import __version__
-from scope_selfplay.base.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
+from scope_selfplay.base.errors import ConfigError, OutsideError, RunMismatchError
 from scope_selfplay.base.sampling import PolicyModel
 from scope_selfplay.base.terminal import Activity, Progress
 from scope_selfplay.base.values import Document, Key, Provenance, Role
@@ -39,12 +38,12 @@ from scope_selfplay.policy.episodes import Player, PolicyFormat, RolloutLimits
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.run import schedule
 from scope_selfplay.run.candidate import RunContext
-from scope_selfplay.run.exam import thresholds_of
+from scope_selfplay.run.exam import RunExam
 from scope_selfplay.search.mcp import OpenedTools, check_same_tools, open_tools
 from scope_selfplay.search.searcher import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import Policy, RunFolder, Stage
-from scope_selfplay.store.ratings import read_fork, read_ratings
+from scope_selfplay.store.ratings import read_ratings
 
 if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
@@ -87,71 +86,10 @@ def samples_exactly(model: ModelConfig, vocabulary: int) -> bool:
     return model.deterministic
 
 
-def sampling_processes(
-    config: RunConfig, on_outage: Callable[[InferenceError], None]
-) -> SamplingProcesses | None:
-    """Those of model.processes beside this one, which begin to load what they need; None on a GPU, and for one alone.
-
-    Raises ConfigError in one of several ranks.
-    """
-    if config.model.processes == 1:
-        return None
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks > 1:
-        raise ConfigError(
-            f"model.processes ({config.model.processes}) spreads the sampling of one process over cores, and {ranks} "
-            "processes train here, each of which samples its share; use model.processes: 1"
-        )
-    on_cpu = sampling_device("auto") == "cpu"
-    return SamplingProcesses(config.model.processes - 1, on_outage) if on_cpu else None
-
-
 def partner_of(config: RunConfig, role: Role) -> ServedConfig | None:
     """Where a frozen policy of this role is served; None where it runs in this process."""
     partner = config.partners.solver if role is Role.SOLVER else config.partners.challenger
     return partner if partner.base_url is not None else None
-
-
-def engine_at(
-    context: RunContext,
-    codec: ChatCodec,
-    role: Role,
-    partner: ServedConfig,
-    policy: Policy | None,
-    *,
-    name: str,
-    on_outage: Callable[[InferenceError], None],
-    say: Callable[[str], None],
-) -> ServedModel:
-    """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is None.
-
-    `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server answers;
-    RunMismatchError for other weights.
-    """
-    found = ask_replicas(name, partner)
-    for url, each in zip(partner.each_url, found, strict=True):
-        remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
-        if remark is not None:
-            say(remark)
-    if role in context.config.partners.keep_form and any(each.weights is not None for each in found):
-        raise ConfigError(
-            f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
-        )
-    # Prompts are cut for the shortest context of all servers.
-    served = min(found, key=lambda each: each.max_length or sys.maxsize)
-    retry_policy = replace(SERVER_RETRIES, connections=context.config.partners.concurrency)
-    return ServedModel(
-        lambda: _client(f"{name}.base_url", partner, retry_policy, say=say),
-        served,
-        codec,
-        identity=served.identity if policy is None else policy.identity,
-        max_length=_max_length(context.config, context.limits(role)),
-        temperature=context.config.sampling.temperature,
-        top_p=context.config.sampling.top_p,
-        on_outage=on_outage,
-        encode=codec.encode_reply,
-        on_tokens=context.activity.sampled,
-    )
 
 
 def check_served(served: Served, policy: Policy, where: str) -> str | None:
@@ -198,14 +136,12 @@ def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
     return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))
 
 
-def weight_server(
-    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
-) -> ServedModel:
+def weight_server(model: ModelConfig, codec: ChatCodec, **options: Any) -> ServedModel:
     """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
     server = ServedConfig(base_url=f"{vllm_base(model)}/v1")
     connect = partial(_client, "model.vllm_url", server, SERVER_RETRIES)
     (served,) = at_once(ask_servers([connect()], None, what="model.vllm_url"))
-    return ServedModel(connect, served, codec, **options, on_outage=on_outage)
+    return ServedModel(connect, served, codec, **options)
 
 
 def vllm_base(model: ModelConfig) -> str:
@@ -243,8 +179,6 @@ class Run:
 
     def codec_of(self, folder: Path, **options: Any) -> Any:
         """How a model in a folder reads and writes in the run's dialect. Raises CheckpointError."""
-        from scope_selfplay.inference.codec import ChatCodec
-
         codec, model = ChatCodec.load(folder, **options), self.config.model
         check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=folder)
         return codec
@@ -277,8 +211,22 @@ class Run:
 
     @cached_property
     def sampling(self) -> SamplingProcesses | None:
-        """Processes that sample beside this one, for all stages; `close` ends them."""
-        return sampling_processes(self.config, self.outages.append)
+        """Those of model.processes beside this one, for all stages, which begin to load what they need; None on a GPU,
+        and for one alone. `close` ends them.
+
+        Raises ConfigError in one of several ranks.
+        """
+        processes = self.config.model.processes
+        if processes == 1:
+            return None
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        if ranks > 1:
+            raise ConfigError(
+                f"model.processes ({processes}) spreads the sampling of one process over cores, and {ranks} processes "
+                "train here, each of which samples its share; use model.processes: 1"
+            )
+        on_cpu = sampling_device("auto") == "cpu"
+        return SamplingProcesses(processes - 1, self.outages.append) if on_cpu else None
 
     def close(self) -> None:
         """End the processes that sample beside this one, and those of tools, if there are any."""
@@ -320,13 +268,6 @@ class Run:
             )
         return replace(self.context, judge=MeteredJudge(watch or judge), canaries=watch)
 
-    def config_hash_of(self, iteration: int) -> str:
-        """The config that an iteration is made by; shared iterations of a fork were made by another run's."""
-        fork = read_fork(self.folder)
-        if fork is not None and iteration <= fork.after:
-            return fork.config_hashes[iteration]
-        return self.config.hash
-
     def key(self, iteration: int, stage: Stage) -> Key:
         return (self.config.seed, iteration, stage.value)
 
@@ -335,7 +276,7 @@ class Run:
 
     def solver(self, iteration: int) -> Policy:
         """S_t as trained in iteration t, promoted or not."""
-        return self._policy(schedule.solver_of(iteration))
+        return self._policy(schedule.PolicyVersion(Role.SOLVER, iteration))
 
     def promoted_solver(self, iteration: int) -> Policy:
         """The Solver that iteration t + 1 starts from."""
@@ -368,15 +309,40 @@ class Run:
             assert policy is not None
             model, named = load_frozen(policy.path), policy.identity
             return in_process_engine(self.context, codec, role, model, identity=named, frozen=True)
-        return engine_at(
-            self.context,
+        return self._served(policy, role, codec, partner, name or f"partners.{role.value}")
+
+    def _served(
+        self, policy: Policy | None, role: Role, codec: ChatCodec, partner: ServedConfig, name: str
+    ) -> ServedModel:
+        """What samples in a role at a server; it must serve `policy`, and whatever it serves is taken where that is
+        None.
+
+        `name` is what named the server. Raises ConfigError for a URL, key or model; InferenceError where no server
+        answers; RunMismatchError for other weights.
+        """
+        config, found = self.config, ask_replicas(name, partner)
+        for url, each in zip(partner.each_url, found, strict=True):
+            remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
+            if remark is not None:
+                self._say(remark)
+        if role in config.partners.keep_form and any(each.weights is not None for each in found):
+            raise ConfigError(
+                f"{name}: `scope serve-model` keeps no turn in form (partners.keep_form); serve with a vLLM"
+            )
+        # Prompts are cut for the shortest context of all servers.
+        served = min(found, key=lambda each: each.max_length or sys.maxsize)
+        retry_policy = replace(SERVER_RETRIES, connections=config.partners.concurrency)
+        return ServedModel(
+            lambda: _client(f"{name}.base_url", partner, retry_policy, say=self._say),
+            served,
             codec,
-            role,
-            partner,
-            policy,
-            name=name or f"partners.{role.value}",
+            identity=served.identity if policy is None else policy.identity,
+            max_length=_max_length(config, self.context.limits(role)),
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.top_p,
             on_outage=self.outages.append,
-            say=self.progress.say,
+            encode=codec.encode_reply,
+            on_tokens=self.context.activity.sampled,
         )
 
     def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
@@ -420,7 +386,8 @@ class Run:
         )
 
     def _examined(self, judge: ModelJudge) -> dict[str, float]:
-        return thresholds_of(judge, self.config, self.pack, self.documents, self.folder, self._say)
+        held = RunExam(self.config, self.pack, self.documents, self.folder, self._say)
+        return held.thresholds(judge)
 
     def _say(self, text: str) -> None:
         """To whatever shows the run's progress then."""

@@ -58,18 +58,13 @@ def challenger_of(config: RunConfig, iteration: int) -> PolicyVersion:
     return PolicyVersion(Role.CHALLENGER, iteration if last is None else min(iteration, last))
 
 
-def solver_of(iteration: int) -> PolicyVersion:
-    """S_t as trained in iteration t, promoted or not."""
-    return PolicyVersion(Role.SOLVER, iteration)
-
-
 def promoted_solver(iteration: int, is_promoted: Callable[[int], bool]) -> PolicyVersion:
     """The newest Solver up to S_t that was promoted, else S_0: iteration t + 1 starts from it and is measured by it.
 
     `is_promoted` answers for the comparison of each iteration from 1 on.
     """
     newest = next((number for number in range(iteration, 0, -1) if is_promoted(number)), 0)
-    return solver_of(newest)
+    return PolicyVersion(Role.SOLVER, newest)
 
 
 def stop_message(config: RunConfig, iteration: int, ratings: Ratings) -> str | None:

@@ -16,28 +16,26 @@ from scope_selfplay.run.run import Run, partner_of
 from scope_selfplay.stages.work import accepted_in, check_budget, run_stage
 from scope_selfplay.store.columns import append_records
 from scope_selfplay.store.files import point_at, read_records, write_atomic, write_records
-from scope_selfplay.store.folder import Stage, StageFolder, StageManifest
+from scope_selfplay.store.folder import Stage, StageFolder
 from scope_selfplay.store.ratings import SwapRow, SwapTable, kept_solver
 
 Sampler = Callable[[Task, Key], Awaitable[Rollout]]
 """What answers a held-out task."""
 
 
-def compare(run: Run, iteration: int) -> StageManifest:
+def compare(run: Run, iteration: int) -> None:
     """The stage `compare`: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
         held_out = accepted_in(run.folder.stage(0, Stage.TASKS))
         _Comparing(run, iteration, folder, run.stage_context(iteration, Stage.COMPARE), held_out).work()
 
-    done = run_stage(run, iteration, Stage.COMPARE, work)
-    kept = kept_solver(run.folder)
-    if kept is not None:
+    run_stage(run, iteration, Stage.COMPARE, work)
+    if (kept := kept_solver(run.folder)) is not None:
         # It need not be the newest one.
         target = run.folder.path / kept.checkpoint if kept.checkpoint else run.base
         if not point_at(run.folder.best, target):
             run.progress.say(f"{run.folder.best} cannot be made a link; the Solver that was kept is {target}")
-    return done
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ from scope_selfplay.store.files import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.store.folder import Stage, StageFolder, StageManifest
+from scope_selfplay.store.folder import Stage, StageFolder
 
 Kept = tuple[Candidate, StageFolder]
 """A candidate, and the folder of whoever made it."""
@@ -82,7 +82,7 @@ def parse_shard(text: str) -> Shard:
     return Shard(int(found[1]), int(found[2]))
 
 
-def make_tasks(run: Run, iteration: int) -> StageManifest:
+def make_tasks(run: Run, iteration: int) -> None:
     """The held-out tasks of iteration 0: given ones, or C_0's, judged but not filtered by difficulty. Later
     C_t writes tasks over fresh documents until enough lie inside the difficulty window of S_{t-1}.
     """
@@ -97,7 +97,7 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
         _make_candidates(run, iteration, folder, Shard())
         _collect(run, iteration, folder)
 
-    return run_stage(run, iteration, Stage.TASKS, work)
+    run_stage(run, iteration, Stage.TASKS, work)
 
 
 def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
@@ -117,14 +117,14 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     run.progress.end(f"{len(read_records(own.candidates, Candidate))} candidates made")
 
 
-def collect_tasks(run: Run, iteration: int) -> StageManifest:
+def collect_tasks(run: Run, iteration: int) -> None:
     """Put the workers' candidates together and publish the stage. Raises OutsideError while one is missing."""
 
     def work(folder: StageFolder) -> None:
         run.progress.begin(f"{_title(iteration)}: collect", None)
         _collect(run, iteration, folder)
 
-    return run_stage(run, iteration, Stage.TASKS, work)
+    run_stage(run, iteration, Stage.TASKS, work)
 
 
 async def _given_tasks(run: Run) -> list[Candidate]:
@@ -424,17 +424,14 @@ def write_candidates(folder: StageFolder, kept: Sequence[Kept], kin: Sequence[st
     """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them. From
     documents of the ids in `kin` later stages write no tasks either.
     """
-    folders = {made_in.path: made_in for _, made_in in kept}
     own = {
-        name: made_in.path
-        for each, made_in in kept
-        for name in (each.challenger_rollout_id, *each.rollout_ids)
+        name: made_in for each, made_in in kept for name in (each.challenger_rollout_id, *each.rollout_ids)
     }
     rollouts, grades = dict[str, Rollout](), dict[str, Grade]()
-    for path, made_in in folders.items():
+    for made_in in {made_in for _, made_in in kept}:
         found = read_records(made_in.rollouts, Rollout), read_records(made_in.grades, Grade)
-        rollouts |= {each.id: each for each in found[0] if own.get(each.id) == path}
-        grades |= {each.rollout_id: each for each in found[1] if own.get(each.rollout_id) == path}
+        rollouts |= {each.id: each for each in found[0] if own.get(each.id) is made_in}
+        grades |= {each.rollout_id: each for each in found[1] if own.get(each.rollout_id) is made_in}
     write_records(folder.rollouts, [rollouts[name] for name in own if name in rollouts])
     write_records(folder.grades, [grades[name] for name in own if name in grades])
     write_records(folder.candidates, [candidate for candidate, _ in kept])

@@ -19,7 +19,7 @@ from scope_selfplay.stages.work import accepted_in, run_stage, stage_sources, wr
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.columns import begin_records, merge_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.store.folder import Policy, Stage, StageFolder, StageManifest
+from scope_selfplay.store.folder import Policy, Stage, StageFolder
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
@@ -27,8 +27,8 @@ from scope_selfplay.training.ranks import Ranks, ranks
 from scope_selfplay.training.samplers import challenger_sampler, resampled, solver_sampler
 
 
-def train_challenger(run: Run, iteration: int) -> StageManifest | None:
-    """The stage `challenger`: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another leads."""
+def train_challenger(run: Run, iteration: int) -> None:
+    """The stage `challenger`: GRPO from C_{t-1} against the frozen S_{t-1}."""
     stage, settings = Stage.CHALLENGER, run.config.challenger
 
     def work(folder: StageFolder, team: Ranks) -> None:
@@ -51,11 +51,11 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
 
         _Training(run, iteration, stage, context, team, start).train(settings, list(sources), sampler)
 
-    return _led(run, iteration, stage, work)
+    _led(run, iteration, stage, work)
 
 
-def train_solver(run: Run, iteration: int) -> StageManifest | None:
-    """The stage `solver`: GRPO from S_{t-1} on the kept or given tasks. None in a process that another leads."""
+def train_solver(run: Run, iteration: int) -> None:
+    """The stage `solver`: GRPO from S_{t-1} on the kept or given tasks."""
     stage = Stage.SOLVER
 
     def work(folder: StageFolder, team: Ranks) -> None:
@@ -70,12 +70,10 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         training = _Training(run, iteration, stage, context, team, start)
         training.train(tasks.settings, tasks.records, sampler)
 
-    return _led(run, iteration, stage, work)
+    _led(run, iteration, stage, work)
 
 
-def _led(
-    run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder, Ranks], None]
-) -> StageManifest | None:
+def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder, Ranks], None]) -> None:
     """The first of several ranks runs the stage and publishes it; the others take part in its training, once it has
     found, behind its lock, that there is something to do.
     """
@@ -88,16 +86,14 @@ def _led(
 
     with team:
         if team.leads:
-            done = run_stage(run, iteration, stage, lead)
+            run_stage(run, iteration, stage, lead)
             if not begun:
                 team.leader("stage", lambda: False)
-            return done
-        if team.leader("stage", lambda: True):
+        elif team.leader("stage", lambda: True):
             folder = run.folder.stage(iteration, stage)
             folder.work.mkdir(parents=True, exist_ok=True)
             run.progress = Progress()
             work(folder, team)
-    return None
 
 
 @dataclass(frozen=True)

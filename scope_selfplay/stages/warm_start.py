@@ -33,7 +33,7 @@ from scope_selfplay.training.engines import Engine, Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingStart
 from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import RewardedRollout, TrainingRow
-from scope_selfplay.training.ranks import Ranks, ranks
+from scope_selfplay.training.ranks import ranks
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ def sft(
     settings: WarmStart,
     codec: ChatCodec,
     lineage: Lineage,
-    team: Ranks | None = None,
 ) -> list[float]:
     """Train `start` on rows and write a plain model directory; returns the loss of each step.
 
@@ -64,7 +63,7 @@ def sft(
     """
     if not rows:
         raise CorpusError("nothing is left to learn from; raise --max-length, or give other trajectories")
-    team, folder = team or ranks(), StageFolder(out.with_name(f".{out.name}.work"))
+    team, folder = ranks(), StageFolder(out.with_name(f".{out.name}.work"))
     records = _in_order(len(rows), settings)
     steps = -(-len(records) // settings.batch)
     training = TrainConfig(

@@ -70,7 +70,7 @@ _SPENT = "seconds"
 _DOCUMENTS = "documents.json"
 
 
-def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest:
+def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> None:
     """Do a stage's `work`, unless it is done, and publish it.
 
     One process writes a stage at a time. Two can meet at one: a Job's pod that is still saving while its replacement
@@ -82,12 +82,10 @@ def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolde
     # The manifests of everything before this stage: a change in one would change this one.
     found = {name: parse_manifest(each.path) for name, each in _folders_before(run, iteration, stage)}
     inputs = {name: manifest.hash for name, manifest in found.items() if manifest is not None}
-    spec = {
-        "config": run.config_hash_of(iteration),
-        "prompts": run.pack.hash,
-        "stage": stage,
-        "inputs": inputs,
-    }
+    # Shared iterations of a fork were made by another run's config.
+    fork = read_fork(run.folder)
+    config = fork.config_hashes[iteration] if fork and iteration <= fork.after else run.config.hash
+    spec = {"config": config, "prompts": run.pack.hash, "stage": stage, "inputs": inputs}
     begun = StageManifest(
         stage=stage.value,
         iteration=iteration,
@@ -112,7 +110,6 @@ def run_stage(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolde
         raise ConfigError(
             f"{folder.path}: was made from other inputs than there are now; remove this stage and the later ones"
         )
-    return done
 
 
 def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[StageFolder], None]) -> None:
@@ -121,7 +118,9 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
     earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
-    earlier += time_of_attempts(shares_in(folder))
+    # Attempts of workers had each a folder of their own.
+    marks = [share / _SPENT for share in shares_in(folder)]
+    earlier += sum(_since(mark, mark.parent) for mark in marks if mark.exists())
     warn_of_little_room(run, iteration, stage)
     work(folder)
     asked = canary_words(read_canaries(run.folder, iteration, stage))
@@ -256,12 +255,6 @@ def begin_attempt(stage: Path, work: Path) -> float:
     spent = float(file.read_text()) + _since(file, stage) if file.exists() else 0.0
     write_atomic(file, f"{spent:.2f}\n")
     return spent
-
-
-def time_of_attempts(folders: list[Path]) -> float:
-    """Seconds of attempts that have each had a folder of their own, marked by `begin_attempt(folder, folder)`."""
-    marks = [folder / _SPENT for folder in folders]
-    return sum(_since(mark, mark.parent) for mark in marks if mark.exists())
 
 
 def _since(mark: Path, folder: Path) -> float:

@@ -130,7 +130,7 @@ def hostile_answers(rng: random.Random, count: int) -> Iterator[str]:
 
 
 def _in_other_letters(text: str, rng: random.Random) -> str:
-    return "".join(rng.choice(_look_alikes(each)) if rng.random() < 0.5 else each for each in text)
+    return "".join(rng.choice(_LOOK_ALIKES.get(each, each)) if rng.random() < 0.5 else each for each in text)
 
 
 def _with_hidden(text: str, rng: random.Random) -> str:
@@ -166,13 +166,7 @@ def _among_words(text: str, rng: random.Random) -> str:
     return f"{'It opened in 1936. ' * rng.randint(0, 3)}{text}{' Indeed.' * rng.randint(0, 2)}"
 
 
-def _look_alikes(character: str) -> tuple[str, ...]:
-    if character not in _KNOWN:
-        _KNOWN[character] = tuple(_TABLE.get(character, ())) or (character,)
-    return _KNOWN[character]
-
-
-def _table() -> dict[str, list[str]]:
+def _look_alikes() -> dict[str, list[str]]:
     """ASCII character -> those that NFKC folds to it, in the blocks that have them."""
     blocks = ((0xFF01, 0xFF5F), (0x1D400, 0x1D800), (0x2460, 0x24EA), (0x2100, 0x2150), (0xFE47, 0xFE6C))
     found: dict[str, list[str]] = {}
@@ -184,8 +178,7 @@ def _table() -> dict[str, list[str]]:
     return found
 
 
-_TABLE = _table()
-_KNOWN: dict[str, tuple[str, ...]] = {}
+_LOOK_ALIKES = _look_alikes()
 _DISGUISES: tuple[Callable[[str, random.Random], str], ...] = (
     _in_other_letters,
     _with_hidden,

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 
 from starlette.responses import Response, StreamingResponse
@@ -85,8 +85,8 @@ class FaultPlan:
     seed: int = 0
 
     @classmethod
-    def evenly(cls, kinds: tuple[FaultKind, ...], share: float, *, seed: int = 0) -> "FaultPlan":
-        return cls({kind: share / len(kinds) for kind in kinds}, seed)
+    def evenly(cls, kinds: tuple[FaultKind, ...], share: float) -> "FaultPlan":
+        return cls({kind: share / len(kinds) for kind in kinds})
 
     def draw(self, body: Mapping[str, object]) -> FaultKind | None:
         chance = rng_from(self.seed, json.dumps(body, sort_keys=True)).random()
@@ -97,35 +97,28 @@ class FaultPlan:
         return None
 
 
+@dataclass(eq=False)
 class FakeServer:
-    """`injected` counts faults by kind, `requests` all chat requests, `prompts` them by prompt."""
+    """`injected` counts faults by kind, `requests` are all chat requests."""
 
-    def __init__(
-        self,
-        responder: Responder,
-        *,
-        plan: FaultPlan | None = None,
-        model: str = FAKE_MODEL,
-        retry_after: float = 0.05,
-        drip: float = 0.2,
-    ) -> None:
-        self._responder = responder
-        self._plan = plan or FaultPlan()
-        self._model = model
-        self._retry_after = retry_after
-        self._drip = drip
-        self.fault: FaultKind | None = None
-        self.injected: Counter[FaultKind] = Counter()
-        self.requests: list[ServedRequest] = []
-        self.most_at_once = 0
-        self._at_once = 0
-        self._busied: set[str] = set()
-        self._transports: dict[tuple[str, int], asyncio.Transport] = {}
+    responder: Responder
+    _: KW_ONLY
+    plan: FaultPlan = field(default_factory=FaultPlan)
+    model: str = FAKE_MODEL
+    retry_after: float = 0.05
+    drip: float = 0.2
+    fault: FaultKind | None = None
+    injected: Counter[FaultKind] = field(default_factory=Counter)
+    requests: list[ServedRequest] = field(default_factory=list)
+    most_at_once: int = 0
+    _at_once: int = 0
+    _busied: set[str] = field(default_factory=set)
+    _transports: dict[tuple[str, int], asyncio.Transport] = field(default_factory=dict)
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
         protocol = type("_Connection", (_KnownConnection,), {"transports": self._transports})
-        app = chat_app(self._answer, model=self._model)
+        app = chat_app(self._answer, model=self.model)
         async with serving(app, port=port, protocol=protocol) as url:
             yield url
 
@@ -140,7 +133,7 @@ class FakeServer:
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             fault = self.fault or self._drawn(served)
-            answer = self._responder(served)
+            answer = self.responder(served)
             reply = await answer if isinstance(answer, Awaitable) else answer
             if not isinstance(reply, ServedReply):
                 return reply
@@ -154,7 +147,7 @@ class FakeServer:
             self._at_once -= 1
 
     def _drawn(self, served: ServedRequest) -> FaultKind | None:
-        fault = self._plan.draw(served.body)
+        fault = self.plan.draw(served.body)
         if fault is FaultKind.BUSY:
             # Busy is over when the pause is: the same request, sent again, is answered.
             body = json.dumps(served.body, sort_keys=True)
@@ -166,10 +159,10 @@ class FakeServer:
     async def _fail(
         self, served: ServedRequest, reply: ServedReply, fault: FaultKind
     ) -> ServedReply | ASGIApp:
-        body = json.dumps(completion(served, reply, self._model)).encode()
+        body = json.dumps(completion(served, reply, self.model)).encode()
         match fault:
             case FaultKind.BUSY:
-                return refuse(429, "too many requests", {"Retry-After": str(self._retry_after)})
+                return refuse(429, "too many requests", {"Retry-After": str(self.retry_after)})
             case FaultKind.ERROR:
                 return refuse(500, "internal error")
             case FaultKind.UNAVAILABLE:
@@ -179,7 +172,7 @@ class FakeServer:
             case FaultKind.NOT_JSON:
                 return Response("<html>502 Bad Gateway</html>", media_type="text/html")
             case FaultKind.NO_CHOICES:
-                return json_response({"object": "chat.completion", "model": self._model, "choices": []})
+                return json_response({"object": "chat.completion", "model": self.model, "choices": []})
             case FaultKind.WRONG_MODEL:
                 return json_response(completion(served, reply, "somebody-else"))
             case FaultKind.HANG:
@@ -200,7 +193,7 @@ class FakeServer:
         size = -(-len(body) // pieces)
         for start in range(0, len(body), size):
             yield body[start : start + size]
-            await asyncio.sleep(self._drip / pieces)
+            await asyncio.sleep(self.drip / pieces)
 
     def _abort_after(self, served: ServedRequest, part: bytes, length: int) -> ASGIApp:
         """Sends `part` of a body that has `length` bytes, then ends the connection."""

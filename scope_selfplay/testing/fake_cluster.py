@@ -12,8 +12,9 @@ called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults ar
 import json
 import marshal
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -57,38 +58,34 @@ _SERVICE_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
 _LABEL = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
 
 
+@dataclass(eq=False)
 class FakeCluster:
     """One namespace. `quota` limits objects by resource, such as `{"jobs": 2}`; `verbs` are what the Role grants."""
 
-    def __init__(
-        self,
-        namespace: str = "ml",
-        *,
-        quota: Mapping[str, int] | None = None,
-        verbs: Mapping[tuple[str, str], frozenset[str]] = VERBS,
-        tick: float = 1.0,
-    ) -> None:
-        self.namespace = namespace
-        self.now = 0.0
-        self.calls: list[ApiCall] = []
-        self.injected = 0
-        """How many calls met a fault."""
-        self.faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
-        self.quota = dict(quota or {})
-        self.said: dict[str, list[bytes]] = {}
-        """By a pod's name what its container says, each line with its time."""
-        self.created: dict[tuple[ObjectKind, str], int] = {}
-        """How often an object was created."""
-        self.on_advance: list[Callable[[float], None]] = []
-        self._verbs = verbs
-        self._tick = tick
-        self._objects: dict[ObjectKind, dict[str, Body]] = {kind: {} for kind in ObjectKind}
-        self._version = 0
+    namespace: str = "ml"
+    _: KW_ONLY
+    quota: dict[str, int] = field(default_factory=dict)
+    verbs: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=lambda: VERBS)
+    tick: float = 1.0
+    now: float = 0.0
+    calls: list[ApiCall] = field(default_factory=list)
+    faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
+    injected: int = 0
+    """How many calls met a fault."""
+    said: dict[str, list[bytes]] = field(default_factory=dict)
+    """By a pod's name what its container says, each line with its time."""
+    created: Counter[tuple[ObjectKind, str]] = field(default_factory=Counter)
+    """How often an object was created."""
+    on_advance: list[Callable[[float], None]] = field(default_factory=list)
+    _objects: dict[ObjectKind, dict[str, Body]] = field(
+        default_factory=lambda: {kind: {} for kind in ObjectKind}
+    )
+    _version: int = 0
 
     def advance(self, seconds: float) -> None:
         """Let time pass; whoever acts in a cluster acts then, once a tick."""
         while seconds > 0:
-            step = min(self._tick, seconds)
+            step = min(self.tick, seconds)
             seconds -= step
             self.now += step
             for act in self.on_advance:
@@ -134,7 +131,7 @@ class FakeCluster:
             return
         kind, _ = self._locate(path)
         self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
-        if "watch" not in self._verbs[kind.group, kind.resource]:
+        if "watch" not in self.verbs[kind.group, kind.resource]:
             raise NoReply(f"GET {path}: 403")
         for body in self.objects(kind).values():
             yield json.dumps({"type": "ADDED", "object": body}).encode()
@@ -155,7 +152,7 @@ class FakeCluster:
         }
         stored: Body = _copy({**body, "metadata": metadata})
         self._objects[kind][metadata["name"]] = stored
-        self.created[kind, metadata["name"]] = self.created.get((kind, metadata["name"]), 0) + 1
+        self.created[kind, metadata["name"]] += 1
         return stored
 
     def touch(self, kind: ObjectKind, name: str) -> None:
@@ -221,7 +218,7 @@ class FakeCluster:
         verbs = {VERB_OF_METHOD.get(method) or ("list" if name is None else "get")}
         if method == "PATCH" and name not in self._objects[kind]:
             verbs.add("create")
-        for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):
+        for verb in sorted(verbs - self.verbs[kind.group, kind.resource]):
             raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
 
     def _list(self, kind: ObjectKind, selector: str) -> Body:

@@ -203,7 +203,7 @@ def open_engine(
             stepped = SteppedEngine(job.codec, **options)
             return Colocated(stepped, job.start.weights, settings, job.max_length, ranks.number)
         case "vllm_server":
-            served = weight_server(settings, job.codec, job.callbacks.on_outage, **options)
+            served = weight_server(settings, job.codec, on_outage=job.callbacks.on_outage, **options)
             return WeightServer(served, settings, model.placement.device, leads=ranks.leads)
 
 

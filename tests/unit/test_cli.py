@@ -122,8 +122,13 @@ def test_every_ending_has_its_exit_code(
     assert ("Traceback" in ending.err) == (code == ExitCode.BUG)
 
 
-def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> None:
+def test_doctor_says_what_was_found_and_how_to_get_the_rest(
+    scope: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A container on a large machine has no more than its limit.
+    monkeypatch.setattr("scope_selfplay.plan.doctor.memory_limit", lambda: 3 << 30)
     findings = json.loads(scope("doctor", "--json").out)
+    assert [each["what"] for each in findings if each["where"] == "memory"] == ["3 GiB"]
     assert {"torch", "GPU", *CAPABILITIES} <= {each["where"] for each in findings}
     assert all(each["what"] and (each["state"] == "ok" or each["advice"]) for each in findings)
     page = scope("doctor").out

@@ -65,7 +65,7 @@ TABLE_9 = {
 def value_of(config: RunConfig, name: str) -> Any:
     value: Any = config
     for part in name.split("."):
-        value = getattr(value, part)
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
     return value
 
 
@@ -214,7 +214,7 @@ def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:
     assert load_config(None, [engine, "cluster.retriever.serve=true"]).cluster.retriever.serve
 
 
-K8S = Path(__file__).parents[3] / "k8s"
+K8S = REPOSITORY / "k8s"
 FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
 
 # What a method is made of; model, corpus, judge's place and cluster are a run's own.
@@ -351,9 +351,7 @@ NUMBERS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name in NUMBERS for key in NUMBERS[name]])
 def test_a_run_folder_states_its_papers_numbers(name: str, key: str) -> None:
-    found: object = load_config(K8S / "presets" / f"{name}.yaml")
-    for part in key.split("."):
-        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    found = value_of(load_config(K8S / "presets" / f"{name}.yaml"), key)
     expected = NUMBERS[name][key]
     assert found == (pytest.approx(expected, rel=0.01) if isinstance(expected, float) else expected)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,21 @@ from scope_selfplay.base.values import Finish
 from scope_selfplay.config.load import load_config
 from scope_selfplay.inference.served import Served, ServedModel, read_sample
 from scope_selfplay.net.client import Client, RetryPolicy
-from scope_selfplay.run.run import check_served, samples_exactly, sampling_processes
-from scope_selfplay.store.folder import Policy
+from scope_selfplay.prompts.folder import load_pack, pack_path
+from scope_selfplay.run.run import Run, check_served, samples_exactly
+from scope_selfplay.store.folder import Policy, RunFolder
 
 REQUEST = Generate((1, 2, 3), max_tokens=4)
 
 
 def test_several_sampling_processes_are_refused_in_one_of_several_ranks(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
+    opened = partial(Run, folder=RunFolder(tmp_path), pack=load_pack(pack_path("embedded")))
     with pytest.raises(ConfigError, match=r"model.processes \(2\) .* and 4 processes train here"):
-        sampling_processes(load_config(None, ["model.processes=2"]), lambda fault: None)
-    assert sampling_processes(load_config(None), lambda fault: None) is None
+        _ = opened(load_config(None, ["model.processes=2"])).sampling
+    assert opened(load_config(None)).sampling is None
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from scope_selfplay.judge.served import judged_reply
 from scope_selfplay.net.serve import Responder, ServedReply, ServedRequest
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.report.judge import exam_tables
-from scope_selfplay.run.exam import check_exam, hold_exam, questions_of, thresholds_of
+from scope_selfplay.run.exam import RunExam, check_exam, questions_of
 from scope_selfplay.store.folder import MANIFEST, RunFolder
 from scope_selfplay.testing.chat_server import FakeServer
 from tests import schemas
@@ -205,7 +205,7 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
     fake = FakeServer(shifted(lambda said: likely[said]))
     served = partial(judge_over, fake, cache=tmp_path / "c", verdict="token", guard=False, patience=100.0)
     async with served() as judge:
-        exam = await asyncio.to_thread(hold_exam, judge, *run, said.append, sample=20)
+        exam = await asyncio.to_thread(RunExam(*run, said.append, sample=20).hold, judge)
     assert read_exam(run[-1]) == exam and "is examined in" in said[0]
     schemas.validate(run[-1].path)
     finish_a_stage(run[-1])
@@ -213,7 +213,7 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
     likely |= later
     # Replies that were paid for are kept, and hide nobody: a few of the exam's items are asked anew.
     async with served() as judge:
-        again = asyncio.to_thread(thresholds_of, judge, *run, said.append)
+        again = asyncio.to_thread(RunExam(*run, said.append).thresholds, judge)
         if later.get("0", 0.0) > 0.1:
             with pytest.raises(
                 RunMismatchError, match=r"^.*grade: log-odds \+1.4, \+1.4, -2.2, -2.2, found.*$"
@@ -226,7 +226,7 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
         assert sorted(request.prompt for request in fake.requests) == sorted(prompts)
         judge.uncalibrated = "another judge"
         with pytest.raises(RunMismatchError, match=r"another judge.*another --name"):
-            thresholds_of(judge, *run, said.append)
+            RunExam(*run, said.append).thresholds(judge)
 
 
 async def test_a_judge_that_was_refused_may_begin_once_it_is_mended(
@@ -247,8 +247,8 @@ async def test_a_judge_that_was_refused_may_begin_once_it_is_mended(
         served = judge_over(fake, cache=tmp_path / "c", verdict="token", guard=False, retries=1, patience=9.0)
         changed = load_config(None, [*settings, "judge.endpoint.base_url=http://h", *overrides])
         async with served as judge:
-            run = (judge, changed, pack, documents, folder, said.append)
-            return await asyncio.to_thread(thresholds_of, *run)
+            held = RunExam(changed, pack, documents, folder, said.append)
+            return await asyncio.to_thread(held.thresholds, judge)
 
     with pytest.raises(ConfigError, match=r"gate_source.*grade"):
         await begun()

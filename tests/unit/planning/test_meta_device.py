@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scope_selfplay.config.load import load_config
-from scope_selfplay.plan.memory import GIB, Trainer, gpu_peaks, pinned_bytes, units_of
+from scope_selfplay.plan.memory import GIB, Trainer, gpu_peaks, pinned_bytes
 from scope_selfplay.plan.size import KNOWN, Assumptions, ModelShape, model_size
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
@@ -116,8 +116,9 @@ def test_shards_and_gathered_units_are_those_that_fsdp2_makes(
     assert parts["optimizer"] == pytest.approx(2 * policy.local / GIB, rel=WITHIN)
     assert parts["reference"] == pytest.approx(reference.local / GIB, rel=WITHIN)
 
-    units, shape = units_of(size), SHAPES[name]
-    expected = [units.layer] * shape.layers + [units.embedding] * (not shape.tied) + [units.tail]
+    shape = SHAPES[name]
+    tables = [shape.table] * (not shape.tied) + [shape.table + shape.hidden]
+    expected = [size.layer] * shape.layers + tables
     assert policy.units == pytest.approx(expected, rel=WITHIN)
     pinned = sum(1 << (each - 1).bit_length() for each in policy.tensors)
     assert pinned_bytes(size, gpus, 4) == pytest.approx(pinned, rel=WITHIN)

@@ -368,8 +368,10 @@ def test_disk_has_two_checkpoints_the_one_being_written_and_the_export() -> None
     often = training_disk(model, solver, QWEN3_8B, text=0.0)
     assert often.working == pytest.approx(3 * one)
     assert often.kept == pytest.approx(2 * PARAMETERS / GIB, rel=0.001)
-    once = training_disk(model, solver.model_copy(update={"save_every": 20}), QWEN3_8B, text=1.0)
-    assert once.working == pytest.approx(one + often.kept + 1.0)
+    # The weights are exported beside the checkpoints.
+    for change, checkpoints in (({"save_every": 20}, 1), ({"steps": 2}, 2)):
+        fewer = training_disk(model, solver.model_copy(update=change), QWEN3_8B, text=1.0)
+        assert fewer.working == pytest.approx(checkpoints * one + often.kept + 1.0)
     float32 = model.model_copy(update={"export_dtype": "float32"})
     assert training_disk(float32, solver, QWEN3_8B, text=0.0).kept == pytest.approx(2 * often.kept)
 

@@ -289,9 +289,8 @@ def test_new_and_changed_documents_are_said_at_a_start_and_taken_by_a_fork(tmp_p
     begun = open_run(config, root, LineProgress(said.append))
     say_changes(begun)
     (line,) = said
-    assert (
-        "3 documents new, 2 changed, 1 gone" in line and "/demo --after 1 --name demo-new --corpus`" in line
-    )
+    assert "/docs: since the run began 3 documents new, 2 changed, 1 gone; the run keeps its own; `" in line
+    assert "/demo --after 1 --name demo-new --corpus`" in line
     made = forked("demo", "grown", "--corpus")
     assert "corpus=3 documents new, 2 changed, 1 gone" in made.output, made.output
     assert forked("grown", "again").exit_code == 0

@@ -85,26 +85,22 @@ def test_a_sign_and_a_decimal_point_belong_to_their_number(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer, reference",
+    "answer, reference, found",
     [
-        ("多瑙河。", "多瑙河"),
-        ("“Warsaw”", "Warsaw"),
-        ("دجلة،", "دجلة"),
-        ("Cafe\u0301", "Café"),
-        ("\u0667\u0666\u0662", "762"),
+        ("多瑙河。", "多瑙河", 1.0),
+        ("“Warsaw”", "Warsaw", 1.0),
+        ("دجلة،", "دجلة", 1.0),
+        ("Cafe\u0301", "Café", 1.0),
+        ("\u0667\u0666\u0662", "762", 1.0),
+        # An article may be the answer, and nothing is none.
+        ("a", "A", 1.0),
+        *((each, "A", 0.0) for each in ("the", "...", "")),
     ],
 )
-def test_punctuation_and_digits_of_any_script_make_no_other_answer(answer: str, reference: str) -> None:
-    assert exact_match(answer, [reference], normal=number_normal) == 1.0
-
-
-def test_an_article_may_be_the_answer_and_nothing_is_none() -> None:
-    assert [exact_match(each, ["A"], normal=number_normal) for each in ("a", "the", "...", "")] == [
-        1.0,
-        0,
-        0,
-        0,
-    ]
+def test_punctuation_and_digits_of_any_script_make_no_other_answer(
+    answer: str, reference: str, found: float
+) -> None:
+    assert exact_match(answer, [reference], normal=number_normal) == found
 
 
 def test_an_answer_is_no_whole_document_however_short_that_is() -> None:

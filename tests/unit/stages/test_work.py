@@ -10,8 +10,6 @@ from scope_selfplay.base.terminal import LineProgress
 from scope_selfplay.base.values import Role
 from scope_selfplay.config.base import ServedConfig
 from scope_selfplay.config.load import load_config
-from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.plan.load import training_peak
 from scope_selfplay.prompts.folder import load_pack, pack_path
 from scope_selfplay.run.run import Run
 from scope_selfplay.stages.tasks import Shard, make_share
@@ -19,14 +17,6 @@ from scope_selfplay.stages.work import begin_attempt, warn_of_little_room
 from scope_selfplay.store.folder import Policy, RunFolder, Stage
 
 MORE_THAN_ANY_DISK = 10**12
-
-
-def test_what_a_training_has_on_disk_at_most() -> None:
-    # Weights and two moments in float32 for each checkpoint; two stay, and a third is being written.
-    assert training_peak(SolverConfig(steps=20), 12, 2) == 36
-    # The weights are exported beside the checkpoints.
-    assert training_peak(SolverConfig(steps=20, save_every=20), 12, 2) == 14
-    assert training_peak(SolverConfig(steps=2), 12, 2) == 26
 
 
 def run_of(root: Path, said: list[str], *settings: str) -> Run:
