@@ -283,11 +283,6 @@ class GroupTournamentDesign(TournamentDesign[GroupTournamentReward]):
     name = "group_tournament"
     alone = 1.0
 
-    @property
-    def in_pairs(self) -> bool:
-        # Equal pairs of different repeats are different questions.
-        return False
-
     async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
         members = len(entrants.members)
         if members + entrants.below <= self.settings.final:
