@@ -37,7 +37,6 @@ LONGEST_CRITERION = 2000
 _PRIORITIES = {priority.value: priority for priority in Priority} | {"nice_to_have": Priority.BONUS}
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}
 _MATCHES = {"correct": 1.0, "not attempted": 0.5, "incorrect": 0.0}
-_TEN = 10.0
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TWO_SCORES = re.compile(r"<(first|second)>([^<]*)</\1>\s*<(first|second)>([^<]*)</\3>")
 # What a small model writes behind its score: `<nothing else>`, `<end>`, `</answer>`.
@@ -55,7 +54,6 @@ _REPORTS = re.compile(
 _OWN_WORDS = re.compile(r"\b(?:I|we|my|our)\b")
 _SENTENCE_ENDS = re.compile(r"[.!?](?=\s|$)")
 _LONGEST_LEAD = 120
-_ONE_FENCE = 3
 
 
 def drop_thinking(completion: str) -> str | None:
@@ -163,7 +161,7 @@ def parse_two_scores(completion: str) -> Outcome | None:
 def parse_rating(completion: str) -> float | None:
     """The finite number from 0 to 10 in the object `{"score": x}` that the reply is; it may stand in a code fence."""
     score = _object(_unfenced((drop_thinking(completion) or "").strip())).get("score")
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= _TEN:
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 10:
         return None
     return float(score)
 
@@ -221,7 +219,7 @@ def _closing_box(text: str | None) -> str | None:
 def _in_code_fence(text: str | None) -> str:
     """What is in the one Markdown code fence of a text; the text where it has none."""
     parts = (text or "").split("```")
-    return (text or "").strip() if len(parts) != _ONE_FENCE else _unfenced(f"```{parts[1]}```")
+    return _unfenced(f"```{parts[1]}```") if len(parts) == 3 else (text or "").strip()
 
 
 def _object(text: str) -> dict[str, object]:
@@ -265,4 +263,4 @@ def _decimal(text: str) -> float | None:
     """A plain decimal number from 0 to 10; no sign, no exponent, ASCII digits only."""
     if len(text) > len("10.000000") or not _DECIMAL.fullmatch(text):
         return None
-    return float(text) if float(text) <= _TEN else None
+    return float(text) if float(text) <= 10 else None
