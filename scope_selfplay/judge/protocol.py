@@ -199,7 +199,8 @@ class GradeQuestion(YesOrNo):
     role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        return self.said(False, _OPENER, attempts=0) if is_opener(self.answer) else None
+        reason = _OPENER if self.answer else "no answer"
+        return self.said(False, reason, attempts=0) if is_opener(self.answer) else None
 
 
 @dataclass(frozen=True)
@@ -384,37 +385,32 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
     """
     if rollout.status is RolloutStatus.FAILED or not rubric.criteria:
         return Grade(rollout_id=rollout.id, verdicts=(), score=None)
-    answer = rollout.answer
-    if answer is None or is_opener(answer):
-        reason = "no answer" if answer is None else _OPENER
-        unmet = Verdict(value=False, reasoning=reason, attempts=0)
-        replies = [Reply(False, unmet) for _ in rubric.criteria]
-    else:
 
-        async def asked(row: int, criterion: Criterion) -> Reply[bool]:
-            if criterion.check is not None:
-                verdict = await _verified(task, criterion.check, answer)
-                return Reply(verdict.value, verdict)
-            return await judge.ask(GradeQuestion(task, criterion, answer, key=(*key, row)))
+    async def asked(row: int, criterion: Criterion) -> Reply[bool]:
+        question = GradeQuestion(task, criterion, rollout.answer or "", key=(*key, row))
+        if (settled := question.settled()) is not None:
+            return settled
+        if criterion.check is not None:
+            return await _verified(question, criterion.check)
+        return await judge.ask(question)
 
-        replies = list(await asyncio.gather(*map(asked, itertools.count(), rubric.criteria)))
+    replies = await asyncio.gather(*map(asked, itertools.count(), rubric.criteria))
     met = [reply.value if reply.degree is None else reply.degree for reply in replies]
     score = rubric_score(met, [criterion.weight for criterion in rubric.criteria])
     return Grade(rollout_id=rollout.id, verdicts=tuple(reply.verdict for reply in replies), score=score)
 
 
-async def _verified(task: Task, check: Check, answer: str) -> Verdict:
-    """A rule's verdict on an answer, given the reference; no judge is asked."""
-    reference = task.reference or ""
+async def _verified(question: GradeQuestion, check: Check) -> Reply[bool]:
+    """What a rule says of an answer, given the reference; no judge is asked."""
+    answer, reference = question.answer, question.task.reference
+    box = last_box(answer)
     if check is Check.TEXT:
-        found = last_box(answer) or answer
-        reasoning = f"text {found!r}, reference {task.reference!r}"
-        met = text_match(found, reference) == 1.0
-        return Verdict(value=met, reasoning=reasoning, attempts=0)
-    # In a thread: a hostile answer may keep the verifier busy for seconds.
-    reward = await asyncio.to_thread(boxed_reward, answer, reference)
-    if reward is None:
-        reasoning = f"cannot verify {task.reference!r}"
-        return Verdict(value=None, fault=Fault.UNREADABLE, reasoning=reasoning, attempts=0)
-    reasoning = f"boxed {last_box(answer)!r}, reference {task.reference!r}"
-    return Verdict(value=reward == 1.0, reasoning=reasoning, attempts=0)
+        found, kind = box or answer, "text"
+        met: float | None = text_match(found, reference or "")
+    else:
+        found, kind = box, "boxed"
+        # In a thread: a hostile answer may keep the verifier busy for seconds.
+        met = await asyncio.to_thread(boxed_reward, answer, reference or "")
+    if met is None:
+        return failed(Fault.UNREADABLE, f"cannot verify {reference!r}", attempts=0)
+    return question.said(met == 1.0, f"{kind} {found!r}, reference {reference!r}", attempts=0)
