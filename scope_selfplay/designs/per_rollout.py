@@ -142,9 +142,7 @@ class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
         if rubric is None:
             # No answer to judge in this group, or no rubric for it: formats alone differ.
             return judged.rewards
-        scores = {
-            (score.rollout_id, score.criterion): score.value for score in judged.judge.records.of(Score)
-        }
+        scores = {(score.rollout_id, score.criterion): score.value for score in judged.records.of(Score)}
         objectives = [
             [_score_of(rollout, scores, row) for rollout in judged.rollouts]
             for row in range(len(rubric.criteria))
