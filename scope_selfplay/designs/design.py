@@ -402,18 +402,15 @@ class RubricSource:
         """None for `none`. Raises Unjudgeable where the task has none, or the judge could not write one."""
         if self._choice == "none":
             return None
-        if self._choice == "task":
-            if not own.criteria:
-                raise Unjudgeable
-            return own
-        known = self.known(task, own)
-        if known is None:
+        found = self.known(task, own)
+        if found is None:
             # Several rollouts of one group may ask at the same time.
             if task.id not in self._writing:
                 self._writing[task.id] = asyncio.ensure_future(self._write(task, judge))
-            if await self._writing[task.id] is None:
-                raise Unjudgeable
-        return known or self._written[task.id]
+            found = await self._writing[task.id]
+        if found is None or not found.criteria:
+            raise Unjudgeable
+        return found
 
     async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
         async def write() -> Rubric | None:

@@ -292,13 +292,10 @@ def tokens_in_files(path: Path) -> frozenset[str]:
 
 def tokens_of(settings: dict[str, Any]) -> set[str]:
     """The special and added tokens that a tokenizer's JSON names, wherever it keeps them."""
-    added = settings.get("added_tokens", [])
-    rows = [*added] if isinstance(added, list) else []
-    decoder = settings.get("added_tokens_decoder", {})
-    rows += [*decoder.values()] if isinstance(decoder, dict) else []
-    more = settings.get("additional_special_tokens", [])
-    rows += [*more] if isinstance(more, list) else []
-    rows += [value for name, value in settings.items() if name.endswith("_token")]
+    rows = [value for name, value in settings.items() if name.endswith("_token")]
+    for name in ("added_tokens", "added_tokens_decoder", "additional_special_tokens"):
+        named = settings.get(name)
+        rows += named.values() if isinstance(named, dict) else named if isinstance(named, list) else ()
     texts = (row.get("content") if isinstance(row, dict) else row for row in rows)
     return {text for text in texts if isinstance(text, str) and text.strip()}
 

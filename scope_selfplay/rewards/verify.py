@@ -168,13 +168,12 @@ class BoxedVerifier:
             )
             self._worker, self._end = worker, weakref.finalize(self, _end, worker)
             is_ready = _reply_of(worker)
-            if is_ready is False:
+            if not is_ready:
                 self.close()
+            if is_ready is False:
                 raise ConfigError(
                     "the verifier of boxed answers needs Math-Verify: pip install 'scope-selfplay[math]'"
                 )
-            if is_ready is None:
-                self.close()
         return self._worker
 
 
