@@ -66,11 +66,9 @@ class Arrivals:
     async def __aiter__(self) -> AsyncIterator[int]:
         """Every number once. One reader only."""
         while self._waiting:
-            number = self._next()
-            if number is None:
+            while (number := self._next()) is None:
                 self._changed.clear()
                 await self._changed.wait()
-                continue
             self._waiting.remove(number)
             yield number
 
