@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -106,6 +105,7 @@ from tests.judges import (
 )
 from tests.models import write_model
 from tests.reference_files import read_reference
+from tests.unit.judge.test_chat_client import answering
 from tests.unit.judge.test_hostile import HOSTILE, Engine
 from tests.unit.judge.test_parsing import READERS
 from tests.unit.prompts.packs import SAMPLES
@@ -369,11 +369,7 @@ async def test_a_missing_answer_loses_without_a_call(judge_over: JudgeOver, case
 
 @asynccontextmanager
 async def client_of(response: Response) -> AsyncIterator[ChatClient]:
-    async def answer(request: Request) -> Response:
-        return response
-
-    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
-    async with serving(app) as url, ChatClient(url, model=FAKE_MODEL) as client:
+    async with answering(response) as url, ChatClient(url, model=FAKE_MODEL) as client:
         yield client
 
 
