@@ -61,29 +61,25 @@ def judge() -> None:
     """Work with the judge."""
 
 
-class _Text(click.ParamType):
+def _text(value: str) -> str:
     """A text, or `@file` for what the file holds."""
-
-    name = "text|@file"
-
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        try:
-            return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
-        except (OSError, UnicodeDecodeError) as error:
-            self.fail(f"{value}: cannot be read as text ({error})", parameter, context)
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{value}: cannot be read as text ({error})") from None
 
 
-_TEXT = _Text()
+_TEXT: dict[str, Any] = {"type": _text, "metavar": "TEXT|@FILE"}
 
 
 @judge.command("try")
 @click.argument("role", type=click.Choice([*map(str, ROLE_OF_PROMPT)]), metavar="ROLE")
-@click.option("--task", required=True, help="The task.", type=_TEXT)
+@click.option("--task", required=True, help="The task.", **_TEXT)
 @click.option("--task-type", default="long_form_qa")
-@click.option("--document", multiple=True, help="A source document; several for `rubric`.", type=_TEXT)
-@click.option("--answer", multiple=True, help="An answer; two or more to compare.", type=_TEXT)
-@click.option("--criterion", help="The one criterion.", type=_TEXT)
-@click.option("--reference", help="A reference answer.", type=_TEXT)
+@click.option("--document", multiple=True, help="A source document; several for `rubric`.", **_TEXT)
+@click.option("--answer", multiple=True, help="An answer; two or more to compare.", **_TEXT)
+@click.option("--criterion", help="The one criterion.", **_TEXT)
+@click.option("--reference", help="A reference answer.", **_TEXT)
 @click.option("--winners", default=1, help="How many `select` chooses.")
 @click.option("--domain", default="wikipedia", help="Prompt pack: a folder or a shipped name.")
 @click.option(

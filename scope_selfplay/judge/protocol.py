@@ -403,14 +403,13 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
 async def _verified(question: GradeQuestion, check: Check) -> Reply[bool]:
     """What a rule says of an answer, given the reference; no judge is asked."""
     answer, reference = question.answer, question.task.reference
-    box = last_box(answer)
     if check is Check.TEXT:
-        found, kind = box or answer, "text"
-        met: float | None = text_match(found, reference or "")
+        found = last_box(answer) or answer
+        met, what = text_match(found, reference or "") == 1.0, f"text {found!r}"
     else:
-        found, kind = box, "boxed"
         # In a thread: a hostile answer may keep the verifier busy for seconds.
-        met = await asyncio.to_thread(boxed_reward, answer, reference or "")
-    if met is None:
-        return failed(Fault.UNREADABLE, f"cannot verify {reference!r}", attempts=0)
-    return question.said(met == 1.0, f"{kind} {found!r}, reference {reference!r}", attempts=0)
+        reward = await asyncio.to_thread(boxed_reward, answer, reference or "")
+        if reward is None:
+            return failed(Fault.UNREADABLE, f"cannot verify {reference!r}", attempts=0)
+        met, what = reward == 1.0, f"boxed {last_box(answer)!r}"
+    return question.said(met, f"{what}, reference {reference!r}", attempts=0)
