@@ -248,9 +248,9 @@ def _open_text(turn: Turn) -> str:
     return split_thinking(turn.text, may_begin_inside=turn.thinking is not None)[1]
 
 
-def is_opener(answer: str) -> bool:
-    """Whether an answer says nothing, or only announces one."""
-    if is_blank(answer):
+def is_opener(answer: str | None) -> bool:
+    """Whether an answer is none, says nothing, or only announces one."""
+    if answer is None or is_blank(answer):
         return True
     return len(answer) < _LONGEST_OPENER and _OPENERS.fullmatch(_bare(answer)) is not None
 

@@ -250,7 +250,7 @@ class PairQuestion(Question[Outcome]):
         most = self.most
         if one == other:
             return self.said(Outcome(most / 2, most / 2), "both are the same", attempts=0)
-        empty = [is_opener(rollout.answer or "") for rollout in (self.first, self.second)]
+        empty = [is_opener(rollout.answer) for rollout in (self.first, self.second)]
         if empty[0] == empty[1]:
             return None
         won = Outcome(most, 0.0) if empty[1] else Outcome(0.0, most)
@@ -297,7 +297,7 @@ class ScoreQuestion(Question[float]):
         return PromptRole(f"score_{self.scale.value}")
 
     def settled(self) -> Reply[float] | None:
-        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer or "") else None
+        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer) else None
 
     def record(self, reply: Reply[float]) -> Score:
         return Score(
