@@ -101,7 +101,7 @@ class Rewarder:
     async def _judge(self, group: RolloutGroup, design: RewardDesign[Any]) -> JudgedGroup:
         judge = self.judge.for_group()
         rewards = await design.rewards(group, judge)
-        verified = _verified(design, group, rewards)
+        verified = rewards if design.verifies(group.task) else None
         return JudgedGroup(group, await group.all_rollouts(), rewards, judge.records, verified=verified)
 
     async def _judge_by_base(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
@@ -130,7 +130,7 @@ class Rewarder:
         live = LiveRoute()
         rewards = await self.design.rewards(replace(group, arrivals=_while_flat(group, calls, live)), judge)
         own, rollouts = list(await asyncio.gather(*calls)), await group.all_rollouts()
-        records, verified = own_judge.records, _verified(base, group, own)
+        records, verified = own_judge.records, own if base.verifies(group.task) else None
         judged = JudgedGroup(group, rollouts, own, judge.records, records, verified=verified)
         routed = live.is_flat and not self._is_thin(records)
         return replace(judged, rewards=rewards, routed=True) if routed else judged
@@ -195,10 +195,6 @@ class Rewarder:
 
     def _is_thin(self, records: JudgeRecords | None) -> bool:
         return records is not None and records.missing / max(1, records.calls) > self.max_missing
-
-
-def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) -> Rewards | None:
-    return rewards if design.verifies(group.task) else None
 
 
 async def _while_flat(

@@ -65,13 +65,6 @@ class Style(StrEnum):
         return self in (Style.SCORES, Style.CORE_SCORES)
 
 
-_STYLES = {
-    PromptRole.COMPARE_SCORES: Style.SCORES,
-    PromptRole.COMPARE_PREFERENCE: Style.PREFERENCE,
-    PromptRole.COMPARE_ANSWERS: Style.ANSWERS,
-}
-
-
 class Scale(StrEnum):
     """What a score means: 0-10 for an answer, by a rubric, a criterion or the pack; 0 / 0.5 / 1 for a trace, or for an
     answer that is wrong, not attempted, or right by the reference.
@@ -327,19 +320,19 @@ def question_of(
         return GateQuestion(task, GATE_ROLES[role], documents[0] if documents else None)
     if role in (PromptRole.RUBRIC, PromptRole.RUBRIC_DIMENSIONS):
         return RubricQuestion(task, documents)
-    style = _STYLES.get(role)
-    expected = 1 if style is None else 2
+    kind, _, name = role.partition("_")
+    expected = 2 if kind == "compare" else 1
     if len(answers) != expected:
         raise ValueError(f"found {len(answers)} answers, expected {expected}")
-    if style is not None:
-        return PairQuestion(task, *answers, style=style, rubric=by)
+    if kind == "compare":
+        return PairQuestion(task, *answers, style=Style(name), rubric=by)
     if role is PromptRole.GUARD:
         return GuardQuestion(task, answers[0].answer or "")
     if role is PromptRole.GRADE and isinstance(by, Criterion):
         return GradeQuestion(task, by, answers[0].answer or "")
     if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) and not isinstance(by, Criterion):
         raise ValueError(f"{role} needs a criterion")
-    return ScoreQuestion(task, answers[0], by, scale=Scale(role.removeprefix("score_")))
+    return ScoreQuestion(task, answers[0], by, scale=Scale(name))
 
 
 class Judge(Protocol):
