@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,32 +33,6 @@ from scope_selfplay.ranking.matches import LiveRoute, is_flat, route
 from scope_selfplay.rewards.measures import Mean, Measure, Total
 
 
-def open_rewarder(
-    settings: SolverConfig, judge: MeteredJudge, count: Callable[[str], int], peers: Peers | None = None
-) -> "Rewarder":
-    """What rewards the Solver's steps under these settings; `count` gives the tokens of a text.
-
-    `peers` are the processes that share a step; this one alone when left out.
-    """
-    routing, peers = settings.routing, peers or Alone()
-    design = open_design(settings.reward, settings, count)
-    design.rubric_source.peers = peers
-    base: PerRolloutDesign[Any] | None = None
-    if routing is not None:
-        base = rubric = RubricDesign(RubricReward(), settings, count)
-        if routing.by != "rubric":
-            base = verifier = VerifierDesign(VerifierReward(check=routing.check), settings, count)
-            verifier.otherwise = None if routing.by == "verifier" else rubric
-    return Rewarder(
-        design=design,
-        judge=judge,
-        max_missing=settings.reward.max_missing,
-        base=base,
-        budget=None if routing is None else routing.budget,
-        peers=peers,
-    )
-
-
 def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], int]) -> RewardDesign[Any]:
     return design_classes()[reward.design](reward, solver, count)
 
@@ -74,19 +48,31 @@ def design_classes() -> Mapping[str, type[RewardDesign[Any]]]:
     return found
 
 
-@dataclass(frozen=True)
 class Rewarder:
-    """`base` is set where groups are routed: its rewards decide, `budget` bounds the calls for the others.
-
-    `max_missing` is the share of a group's judgements that may be missing before all of it is masked.
+    """What rewards the Solver's steps. `base` is set where groups are routed: its rewards decide, `budget` bounds the
+    calls for the others.
     """
 
-    design: RewardDesign[Any]
-    judge: MeteredJudge
-    max_missing: float
-    base: PerRolloutDesign[Any] | None = None
-    budget: int | None = None
-    peers: Peers = field(default_factory=Alone)
+    def __init__(
+        self,
+        settings: SolverConfig,
+        judge: MeteredJudge,
+        count: Callable[[str], int],
+        peers: Peers | None = None,
+    ) -> None:
+        """`count` gives the tokens of a text; `peers` are those that share a step, by default this process alone."""
+        routing = settings.routing
+        self.judge, self.peers = judge, peers or Alone()
+        self.design = open_design(settings.reward, settings, count)
+        self.design.rubric_source.peers = self.peers
+        self.base: PerRolloutDesign[Any] | None = None
+        if routing is not None:
+            self.base = rubric = RubricDesign(RubricReward(), settings, count)
+            if routing.by != "rubric":
+                self.base = verifier = VerifierDesign(VerifierReward(check=routing.check), settings, count)
+                verifier.otherwise = None if routing.by == "verifier" else rubric
+        self.budget = None if routing is None else routing.budget
+        self._max_missing = settings.reward.max_missing
 
     async def judge_step(self, groups: Sequence[RolloutGroup], key: Key) -> list[JudgedGroup]:
         """All groups of a step with their rewards; `key` names its random draws. Raises what the judge raises."""
@@ -194,7 +180,8 @@ class Rewarder:
         return settled
 
     def _is_thin(self, records: JudgeRecords | None) -> bool:
-        return records is not None and records.missing / max(1, records.calls) > self.max_missing
+        """Whether so many judgements of a group are missing that all of it is masked."""
+        return records is not None and records.missing / max(1, records.calls) > self._max_missing
 
 
 async def _while_flat(

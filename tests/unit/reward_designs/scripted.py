@@ -23,7 +23,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.design import Arrivals, RolloutGroup
-from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
+from scope_selfplay.designs.step import Rewarder, records_of, reward_metrics
 from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -212,7 +212,7 @@ class StepRewards(NamedTuple):
 async def rewards_of_step(
     settings: SolverConfig, judge: Judge, groups: Sequence[RolloutGroup], key: Key = ("s",)
 ) -> StepRewards:
-    rewarder = open_rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
+    rewarder = Rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
     judged = await rewarder.judge_step(groups, key)
     return StepRewards(
         [group.rewards for group in judged], records_of(judged), joined_values([reward_metrics(judged)])
