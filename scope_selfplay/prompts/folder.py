@@ -67,21 +67,6 @@ class Layer:
         return None if text is None else read_mapping(text, self.path(DOMAIN_FILE))
 
 
-def resolve(layers: Sequence[Layer]) -> tuple[Pack | None, list[Finding]]:
-    """The pack, or None and what is wrong, in the order in which to correct it.
-
-    `layers` are the domain itself, then what it extends, nearest first; at least one.
-    """
-    problems = [problem for layer in layers for problem in _file_problems(layer)]
-    domain, domain_problems = _resolve_domain(layers)
-    prompts, prompt_problems = _resolve_prompts(layers, domain)
-    problems += [*domain_problems, *prompt_problems]
-    # Last: these mistakes are not in the texts, and a copied folder always has one.
-    problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
-    pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
-    return pack, problems
-
-
 def _file_problems(layer: Layer) -> Iterator[Finding]:
     """Files and folders that a pack does not have, and files that are not UTF-8."""
     for name in sorted(layer.files):
@@ -344,8 +329,18 @@ def extendable_names(parent: Path) -> list[str]:
 
 
 def _examine(folder: Path) -> tuple[Pack | None, list[Finding]]:
+    """The pack, or None and what is wrong, in the order in which to correct it."""
     layers = _layers(folder)
-    return (None, [layers]) if isinstance(layers, Finding) else resolve(layers)
+    if isinstance(layers, Finding):
+        return None, [layers]
+    problems = [problem for layer in layers for problem in _file_problems(layer)]
+    domain, domain_problems = _resolve_domain(layers)
+    prompts, prompt_problems = _resolve_prompts(layers, domain)
+    problems += [*domain_problems, *prompt_problems]
+    # Last: these mistakes are not in the texts, and a copied folder always has one.
+    problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
+    pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
+    return pack, problems
 
 
 def _layers(folder: Path) -> list[Layer] | Finding:
