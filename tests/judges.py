@@ -110,7 +110,7 @@ def rollout(number: int, answer: str | None, *, thinking: str = "Let me see.") -
 
 def answer_of(text: str | None, name: object = 0) -> Rollout:
     """An answer without a trace."""
-    return Rollout(id=f"r{name}", role=Role.SOLVER, checkpoint="S_0", subject_id="t1", turns=(), answer=text)
+    return Rollout.of_answer(text, f"r{name}")
 
 
 ASKED = TASK.model_copy(update={"reference": "Floods."})

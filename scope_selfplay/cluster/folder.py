@@ -50,7 +50,7 @@ from scope_selfplay.cluster.stages import small_index
 from scope_selfplay.config.cluster import ClusterConfig, PodConfig
 from scope_selfplay.config.load import CLUSTER_FILE
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.prompts.folder import extended_folder, load_pack, pack_chain, pack_path
+from scope_selfplay.prompts.folder import load_pack, pack_folders, pack_path
 from scope_selfplay.run.begin import JUDGE_PACK, with_judge_prompts
 
 SHARED = "shared"
@@ -270,7 +270,7 @@ def packs_needed(config: RunConfig) -> dict[str, Path]:
     pack, roots = load_pack(own), [own]
     if with_judge_prompts(pack, config.judge) != pack:
         roots.append(pack_path(JUDGE_PACK))
-    found = {name: extended_folder(root.parent, name) or root for root in roots for name in pack_chain(root)}
+    found = {name: place for root in roots for name, place in pack_folders(root).items()}
     return dict(sorted(found.items()))
 
 

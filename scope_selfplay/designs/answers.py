@@ -60,7 +60,7 @@ class Entrants:
 
 def has_answer(rollout: Rollout) -> bool:
     """Whether there is anything to judge; a text that only announces an answer does not count as one."""
-    return rollout.answer is not None and not is_opener(rollout.answer)
+    return not is_opener(rollout.answer)
 
 
 def entrants_of(rollouts: Sequence[Rollout], view: View) -> Entrants:

@@ -30,9 +30,9 @@ from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
 from scope_selfplay.base.values import Key, Outcome, Rollout, RolloutStatus, Rubric, Task
 from scope_selfplay.config.training import RewardSettings, Rubrics, SolverConfig
 from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of, has_answer
-from scope_selfplay.judge.account import MeteredJudge
+from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
 from scope_selfplay.judge.fences import View, without_thoughts
-from scope_selfplay.judge.protocol import DIMENSIONS, PairQuestion, RubricQuestion, Style
+from scope_selfplay.judge.protocol import DIMENSIONS, PairQuestion, RubricQuestion, SelectQuestion, Style
 
 
 class Arrivals:
@@ -66,11 +66,9 @@ class Arrivals:
     async def __aiter__(self) -> AsyncIterator[int]:
         """Every number once. One reader only."""
         while self._waiting:
-            number = self._next()
-            if number is None:
+            while (number := self._next()) is None:
                 self._changed.clear()
                 await self._changed.wait()
-                continue
             self._waiting.remove(number)
             yield number
 
@@ -150,9 +148,9 @@ S = TypeVar("S", bound=RewardSettings)
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A finished group with its rewards. `judge` has the records of the design's calls.
+    """A finished group with its rewards, and the records of the design's calls.
 
-    `own_judge` has the records of the rewards by which groups are routed. `routed`: the rewards are the design's, not
+    `own_records` are those of the rewards by which groups are routed. `routed`: the rewards are the design's, not
     those. `left_out`: the group should have been routed, and the budget did not last. `verified`: what a verifier says
     of the rollouts, whatever they are rewarded with; None where no verifier was asked.
     """
@@ -160,15 +158,15 @@ class JudgedGroup:
     group: RolloutGroup
     rollouts: Sequence[Rollout]
     rewards: Rewards
-    judge: MeteredJudge
-    own_judge: MeteredJudge | None = None
+    records: JudgeRecords
+    own_records: JudgeRecords | None = None
     routed: bool = False
     left_out: bool = False
     verified: Rewards | None = None
 
     @property
     def by_design(self) -> bool:
-        return self.routed or self.own_judge is None
+        return self.routed or self.own_records is None
 
 
 class RewardDesign(ABC, Generic[S]):
@@ -314,9 +312,10 @@ class ComparisonDesign(RewardDesign[S]):
         repeat: int = 0,
     ) -> Outcome | None:
         """One presentation of a pair, in the design's style; another `repeat` of it is judged anew."""
-        assert self.style is not None
-        first, second = pair
-        question = PairQuestion(group.task, first, second, style=self.style, rubric=rubric, repeat=repeat)
+        if self.style is None:
+            chosen = (await judge.ask(SelectQuestion(group.task, rubric, pair, 1, repeat=repeat))).value
+            return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
+        question = PairQuestion(group.task, *pair, style=self.style, rubric=rubric, repeat=repeat)
         return (await judge.ask(question)).value
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
@@ -401,18 +400,15 @@ class RubricSource:
         """None for `none`. Raises Unjudgeable where the task has none, or the judge could not write one."""
         if self._choice == "none":
             return None
-        if self._choice == "task":
-            if not own.criteria:
-                raise Unjudgeable
-            return own
-        known = self.known(task, own)
-        if known is None:
+        found = self.known(task, own)
+        if found is None:
             # Several rollouts of one group may ask at the same time.
             if task.id not in self._writing:
                 self._writing[task.id] = asyncio.ensure_future(self._write(task, judge))
-            if await self._writing[task.id] is None:
-                raise Unjudgeable
-        return known or self._written[task.id]
+            found = await self._writing[task.id]
+        if found is None or not found.criteria:
+            raise Unjudgeable
+        return found
 
     async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
         async def write() -> Rubric | None:

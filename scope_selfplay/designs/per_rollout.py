@@ -30,8 +30,6 @@ from scope_selfplay.rewards.verify import boxed_reward, f1, last_box, number_mat
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
 
-_TEN = 10.0
-
 
 class RubricDesign(PerRolloutDesign[RubricReward]):
     """SCOPE equation 6."""
@@ -123,7 +121,7 @@ class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
             for row, criterion in enumerate(rubric.criteria)
         ]
         scores = [reply.value for reply in await asyncio.gather(*calls)]
-        shares = [None if score is None else score / _TEN for score in scores]
+        shares = [None if score is None else score / 10 for score in scores]
         return explicit_reward(shares, criterion_weights(rubric.criteria), whole_structure(rollout))
 
     def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
@@ -144,9 +142,7 @@ class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
         if rubric is None:
             # No answer to judge in this group, or no rubric for it: formats alone differ.
             return judged.rewards
-        scores = {
-            (score.rollout_id, score.criterion): score.value for score in judged.judge.records.of(Score)
-        }
+        scores = {(score.rollout_id, score.criterion): score.value for score in judged.records.of(Score)}
         objectives = [
             [_score_of(rollout, scores, row) for rollout in judged.rollouts]
             for row in range(len(rubric.criteria))
@@ -172,7 +168,7 @@ def _score_of(
     if not has_answer(rollout):
         return 0.0
     score = scores.get((rollout.id, row))
-    return None if score is None else score / _TEN
+    return None if score is None else score / 10
 
 
 class PointwiseDesign(PerAnswerDesign[PointwiseReward]):
@@ -191,7 +187,7 @@ class PointwiseDesign(PerAnswerDesign[PointwiseReward]):
     async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         shown = self.as_judged(rollout)
         score = (await judge.ask(ScoreQuestion(group.task, shown, group.rubric, scale=self._scale))).value
-        return score if score is None or self._scale.of_trace else score / _TEN
+        return score if score is None or self._scale.of_trace else score / 10
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return len(entrants.members)

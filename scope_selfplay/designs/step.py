@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,32 +33,6 @@ from scope_selfplay.ranking.matches import LiveRoute, is_flat, route
 from scope_selfplay.rewards.measures import Mean, Measure, Total
 
 
-def open_rewarder(
-    settings: SolverConfig, judge: MeteredJudge, count: Callable[[str], int], peers: Peers | None = None
-) -> "Rewarder":
-    """What rewards the Solver's steps under these settings; `count` gives the tokens of a text.
-
-    `peers` are the processes that share a step; this one alone when left out.
-    """
-    routing, peers = settings.routing, peers or Alone()
-    design = open_design(settings.reward, settings, count)
-    design.rubric_source.peers = peers
-    base: PerRolloutDesign[Any] | None = None
-    if routing is not None:
-        base = rubric = RubricDesign(RubricReward(), settings, count)
-        if routing.by != "rubric":
-            base = verifier = VerifierDesign(VerifierReward(check=routing.check), settings, count)
-            verifier.otherwise = None if routing.by == "verifier" else rubric
-    return Rewarder(
-        design=design,
-        judge=judge,
-        max_missing=settings.reward.max_missing,
-        base=base,
-        budget=None if routing is None else routing.budget,
-        peers=peers,
-    )
-
-
 def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], int]) -> RewardDesign[Any]:
     return design_classes()[reward.design](reward, solver, count)
 
@@ -74,19 +48,31 @@ def design_classes() -> Mapping[str, type[RewardDesign[Any]]]:
     return found
 
 
-@dataclass(frozen=True)
 class Rewarder:
-    """`base` is set where groups are routed: its rewards decide, `budget` bounds the calls for the others.
-
-    `max_missing` is the share of a group's judgements that may be missing before all of it is masked.
+    """What rewards the Solver's steps. `base` is set where groups are routed: its rewards decide, `budget` bounds the
+    calls for the others.
     """
 
-    design: RewardDesign[Any]
-    judge: MeteredJudge
-    max_missing: float
-    base: PerRolloutDesign[Any] | None = None
-    budget: int | None = None
-    peers: Peers = field(default_factory=Alone)
+    def __init__(
+        self,
+        settings: SolverConfig,
+        judge: MeteredJudge,
+        count: Callable[[str], int],
+        peers: Peers | None = None,
+    ) -> None:
+        """`count` gives the tokens of a text; `peers` are those that share a step, by default this process alone."""
+        routing = settings.routing
+        self.judge, self.peers = judge, peers or Alone()
+        self.design = open_design(settings.reward, settings, count)
+        self.design.rubric_source.peers = self.peers
+        self.base: PerRolloutDesign[Any] | None = None
+        if routing is not None:
+            self.base = rubric = RubricDesign(RubricReward(), settings, count)
+            if routing.by != "rubric":
+                self.base = verifier = VerifierDesign(VerifierReward(check=routing.check), settings, count)
+                verifier.otherwise = None if routing.by == "verifier" else rubric
+        self.budget = None if routing is None else routing.budget
+        self._max_missing = settings.reward.max_missing
 
     async def judge_step(self, groups: Sequence[RolloutGroup], key: Key) -> list[JudgedGroup]:
         """All groups of a step with their rewards; `key` names its random draws. Raises what the judge raises."""
@@ -101,24 +87,24 @@ class Rewarder:
     async def _judge(self, group: RolloutGroup, design: RewardDesign[Any]) -> JudgedGroup:
         judge = self.judge.for_group()
         rewards = await design.rewards(group, judge)
-        verified = _verified(design, group, rewards)
-        return JudgedGroup(group, await group.all_rollouts(), rewards, judge, verified=verified)
+        verified = rewards if design.verifies(group.task) else None
+        return JudgedGroup(group, await group.all_rollouts(), rewards, judge.records, verified=verified)
 
     async def _judge_by_base(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
         judged = await self._judge(group, base)
-        return replace(judged, judge=self.judge.for_group(), own_judge=judged.judge)
+        return replace(judged, records=JudgeRecords(), own_records=judged.records)
 
     def _waits(self, judged: JudgedGroup) -> bool:
         """Whether the group is to be routed and has not been."""
-        return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_judge)
+        return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_records)
 
     async def _routed(self, judged: JudgedGroup, price: int | None = None) -> JudgedGroup:
         """Keeps the group's own rewards where the price did not last: a part of the design's calls decides nothing."""
         judge = self.judge.for_group(allowance=price)
         rewards = await self.design.rewards(judged.group, judge)
         if judge.overdrawn:
-            return replace(judged, judge=judge)
-        return replace(judged, judge=judge, rewards=rewards, routed=True)
+            return replace(judged, records=judge.records)
+        return replace(judged, records=judge.records, rewards=rewards, routed=True)
 
     async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
         if not self.design.while_generating:
@@ -130,8 +116,9 @@ class Rewarder:
         live = LiveRoute()
         rewards = await self.design.rewards(replace(group, arrivals=_while_flat(group, calls, live)), judge)
         own, rollouts = list(await asyncio.gather(*calls)), await group.all_rollouts()
-        judged = JudgedGroup(group, rollouts, own, judge, own_judge, verified=_verified(base, group, own))
-        routed = live.is_flat and not self._is_thin(own_judge)
+        records, verified = own_judge.records, own if base.verifies(group.task) else None
+        judged = JudgedGroup(group, rollouts, own, judge.records, records, verified=verified)
+        routed = live.is_flat and not self._is_thin(records)
         return replace(judged, rewards=rewards, routed=True) if routed else judged
 
     async def _judge_within(
@@ -157,7 +144,7 @@ class Rewarder:
             for number, group in zip(served, await asyncio.gather(*calls), strict=True):
                 judged[number] = group
             # Prices are upper limits: what is left over goes to others.
-            spent = sum(judged[number].judge.records.calls for number in served)
+            spent = sum(judged[number].records.calls for number in served)
             budget -= sum(await self.peers.gather("spent", spent))
 
     async def _served(
@@ -187,17 +174,14 @@ class Rewarder:
         settled = []
         for group in judged:
             rewards = next(refitted) if group.by_design else group.rewards
-            if self._is_thin(group.judge if group.by_design else group.own_judge):
+            if self._is_thin(group.records if group.by_design else group.own_records):
                 rewards = [None] * len(rewards)
             settled.append(replace(group, rewards=rewards))
         return settled
 
-    def _is_thin(self, judge: MeteredJudge | None) -> bool:
-        return judge is not None and judge.records.missing / max(1, judge.records.calls) > self.max_missing
-
-
-def _verified(design: RewardDesign[Any], group: RolloutGroup, rewards: Rewards) -> Rewards | None:
-    return rewards if design.verifies(group.task) else None
+    def _is_thin(self, records: JudgeRecords | None) -> bool:
+        """Whether so many judgements of a group are missing that all of it is masked."""
+        return records is not None and records.missing / max(1, records.calls) > self._max_missing
 
 
 async def _while_flat(
@@ -223,8 +207,8 @@ async def _while_flat(
 
 def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:
     """The judge records of a step, group by group, those of a group's own rewards first."""
-    judges = [judge for group in judged for judge in (group.own_judge, group.judge) if judge is not None]
-    return [judge.records for judge in judges]
+    both = [records for group in judged for records in (group.own_records, group.records)]
+    return [records for records in both if records is not None]
 
 
 def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, Measure]:
@@ -237,7 +221,7 @@ def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, Measure]:
         "judge_calls": Total(calls),
         "judge_missing": Mean(sum(each.missing for each in records), calls, over_nothing=0.0),
         # Nobody asks the judge about entrants that are all the same.
-        "routed": Mean.of(group.routed and group.judge.records.calls > 0 for group in judged),
+        "routed": Mean.of(group.routed and group.records.calls > 0 for group in judged),
         "left_out": Mean.of(group.left_out for group in judged),
         "stand_in_anchor": Mean(sum(each.stand_in_anchor for each in records), len(judged)),
         "masked": Mean.of(reward is None for group in judged for reward in group.rewards),

@@ -104,12 +104,12 @@ class MatchDesign(TournamentDesign[S]):
     @abstractmethod
     def topology(self, n: int, key: Key) -> Topology: ...
 
-    async def rubric(self, group: RolloutGroup, judge: MeteredJudge) -> Rubric | None:
-        """What the judge is shown beside the task. Raises Unjudgeable."""
-        return await self.rubric_source.find(group.task, group.rubric, judge)
-
     async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
-        rubric, asked = await self.rubric(group, judge), Counter[tuple[str, str]]()
+        asked = Counter[tuple[str, str]]()
+        rubric: Rubric | None = group.rubric
+        if self.style is not Style.PREFERENCE:
+            # The prompt of a preference shows no rubric, so that none has to be found.
+            rubric = await self.rubric_source.find(group.task, group.rubric, judge)
 
         async def compare(match: Match) -> Outcome | None:
             pair = entrants.identities[match.first], entrants.identities[match.second]
@@ -137,18 +137,6 @@ class PairwiseDesign(MatchDesign[PairwiseReward]):
     def topology(self, n: int, key: Key) -> Topology:
         return round_robin(n)
 
-    async def compare(
-        self,
-        group: RolloutGroup,
-        pair: Sequence[Rollout],
-        judge: MeteredJudge,
-        rubric: Rubric | None,
-        *,
-        repeat: int = 0,
-    ) -> Outcome | None:
-        chosen = (await judge.ask(SelectQuestion(group.task, rubric, pair, 1, repeat=repeat))).value
-        return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
-
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return _with_sure_wins(strengths, below, win=1.0)
 
@@ -165,9 +153,6 @@ class WinRateDesign(MatchDesign[WinRateReward]):
 
     def topology(self, n: int, key: Key) -> Topology:
         return round_robin(n, gamma=GAMMA)
-
-    async def rubric(self, group: RolloutGroup, judge: MeteredJudge) -> Rubric | None:
-        return group.rubric
 
     def normalised(self, strengths: Rewards, below: int) -> Rewards:
         return _with_sure_wins(strengths, below, win=GAMMA)
@@ -249,9 +234,7 @@ class BalancedDesign(MatchDesign[BalancedReward]):
     def evidence(self, judged: Sequence[JudgedGroup]) -> list[ComparisonGraph]:
         # Equals are one entrant here: a tie without a call, or a verdict that is used twice, says nothing
         # about the judge.
-        return [
-            group.judge.records.graph.merged(self.entrants(group.rollouts).identities) for group in judged
-        ]
+        return [group.records.graph.merged(self.entrants(group.rollouts).identities) for group in judged]
 
     def refit(self, judged: Sequence[JudgedGroup], of_step: Sequence[ComparisonGraph]) -> list[Rewards]:
         entered, graphs = [self.entrants(group.rollouts) for group in judged], self.evidence(judged)
@@ -282,11 +265,6 @@ class GroupTournamentDesign(TournamentDesign[GroupTournamentReward]):
 
     name = "group_tournament"
     alone = 1.0
-
-    @property
-    def in_pairs(self) -> bool:
-        # Equal pairs of different repeats are different questions.
-        return False
 
     async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
         members = len(entrants.members)

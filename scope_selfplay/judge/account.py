@@ -149,7 +149,7 @@ class MeteredJudge:
 
 def calls_to_grade(rubric: Rubric, rollout: Rollout) -> int:
     """A call for every criterion that no rule decides, where there is an answer to grade."""
-    if rollout.status is RolloutStatus.FAILED or rollout.answer is None or is_opener(rollout.answer):
+    if rollout.status is RolloutStatus.FAILED or is_opener(rollout.answer):
         return 0
     return sum(criterion.check is None for criterion in rubric.criteria)
 

@@ -107,12 +107,12 @@ class CanaryWatch:
     def _check(self, newest: CanaryVerdict) -> None:
         """Raises JudgeError where the judge fails the canaries of the newest one's role, or those of its kind."""
         of_role = [each for each in self.verdicts if each.role is newest.role and each.found is not None]
-        of_kind = [each for each in of_role if each.kind is newest.kind]
-        for group, words in ((of_role, newest.role.value), (of_kind, f"{newest.role.value}, {newest.kind}")):
+        groups = {newest.role.value: of_role}
+        # Small judges overlook what is missing or changed: their exam says how often, and this looks for news.
+        if newest.kind not in (CanaryKind.PARTIAL, CanaryKind.ALTERED):
+            groups[f"{newest.role}, {newest.kind}"] = [each for each in of_role if each.kind is newest.kind]
+        for words, group in groups.items():
             right, read = sum(each.is_right for each in group), len(group)
-            if group is of_kind and newest.kind in (CanaryKind.PARTIAL, CanaryKind.ALTERED):
-                # Small judges overlook what is missing or changed: their exam says how often, and this looks for news.
-                continue
             if read >= ENOUGH and share_interval(right, read)[1] < LEAST:
                 stage = self._folder.stage(self._iteration, self._stage).path
                 raise JudgeError(

@@ -188,10 +188,9 @@ class Exam(Value):
 
 def _fault(found: QuestionExam, *, upper: bool) -> str:
     """What is too low at this end of its interval; "" where nothing is."""
-    shares = {"readable": found.shares.get("readable"), "in order": found.order}
     if found.order is None and not found.asked:
         return "" if upper else "not examined for want of cases"
-    bounds = {what: (share, PASSES) for what, share in shares.items()}
+    bounds = {"readable": (found.shares.get("readable"), PASSES), "in order": (found.order, PASSES)}
     # A judge that goes by length, or by the last word, is right about the other kinds. That it believes claims is told
     # and stops nothing: of answers, a guard looks for them.
     for kind in CanaryKind:

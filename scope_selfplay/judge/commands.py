@@ -61,19 +61,15 @@ def judge() -> None:
     """Work with the judge."""
 
 
-def _text(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A text, or `@file` for what the file holds; of an option that may be given several times, all of them."""
-    if isinstance(value, tuple):
-        return tuple(_text(context, parameter, text) for text in value)
-    if value is None or not value.startswith("@"):
-        return value
+def _text(value: str) -> str:
+    """A text, or `@file` for what the file holds."""
     try:
-        return Path(value[1:]).read_text(encoding="utf-8")
+        return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{value}: cannot be read as text ({error})") from None
 
 
-_TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
+_TEXT: dict[str, Any] = {"type": _text, "metavar": "TEXT|@FILE"}
 
 
 @judge.command("try")

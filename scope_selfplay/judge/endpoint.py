@@ -11,6 +11,7 @@ from scope_selfplay.config.judge import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.inference.served import ask_servers
 from scope_selfplay.judge.fences import ask_special_tokens
 from scope_selfplay.net.chat import CANARY, ONCE, ChatClient, ChatFault
+from scope_selfplay.net.client import RetryPolicy
 from scope_selfplay.net.guard import secret
 from scope_selfplay.net.loops import PerLoop, all_of
 
@@ -26,8 +27,11 @@ def endpoints_per_loop(
     Raises ConfigError for a URL, a host or a missing key.
     """
 
+    patience = config.patience
+    policy = replace(ONCE, attempt=patience, deadline=patience, connections=config.concurrency)
+
     def made(endpoint: EndpointConfig) -> ChatClient:
-        return ChatClient(*endpoint.each_url, patience=config.patience, say=say, **_options(config, endpoint))
+        return _client(endpoint, *endpoint.each_url, retry_policy=policy, patience=patience, say=say)
 
     shared = {name: PerLoop(partial(made, endpoint)) for name, endpoint in _distinct(config).items()}
     for endpoint in _distinct(config).values():
@@ -48,7 +52,7 @@ async def with_models(config: JudgeConfig, seconds: float = _HANDSHAKE.attempt) 
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
     distinct = _distinct(config)
-    answers = await all_of(_with_model(config, each, seconds) for each in distinct.values())
+    answers = await all_of(_with_model(each, seconds) for each in distinct.values())
     named = dict(zip(distinct, answers, strict=True))
     by_role = {role: named[config.endpoint_of(role).model_dump_json()] for role in JudgeRole}
     return config.model_copy(update={"endpoints": by_role})
@@ -58,7 +62,7 @@ async def special_tokens(config: JudgeConfig) -> frozenset[str]:
     """What the endpoints' tokenizers take for control, as far as they tell. Raises ConfigError."""
     found: set[str] = set()
     for endpoint in _distinct(config).values():
-        async with _client(config, endpoint, endpoint.each_url[0]) as client:
+        async with _client(endpoint, endpoint.each_url[0]) as client:
             found |= await ask_special_tokens(client, endpoint)
     return frozenset(found)
 
@@ -72,7 +76,7 @@ async def ask_endpoints(config: JudgeConfig, seconds: float = _HANDSHAKE.attempt
 
     async def asked(endpoint: EndpointConfig, url: str) -> str:
         where = f"{endpoint.model} at {url}"
-        async with _client(named, endpoint, url) as client:
+        async with _client(endpoint, url) as client:
             try:
                 await client.complete(CANARY)
             except ChatFault as fault:
@@ -85,10 +89,11 @@ async def ask_endpoints(config: JudgeConfig, seconds: float = _HANDSHAKE.attempt
     return await all_of(asked(each, url) for each in _distinct(named).values() for url in each.each_url)
 
 
-async def _with_model(config: JudgeConfig, endpoint: EndpointConfig, seconds: float) -> EndpointConfig:
+async def _with_model(endpoint: EndpointConfig, seconds: float) -> EndpointConfig:
     """The endpoint with the model that all of its servers serve, and the shortest context."""
     expected = endpoint.weights
-    clients = [_client(config, endpoint, url, seconds) for url in endpoint.each_url]
+    policy = replace(_HANDSHAKE, attempt=seconds)
+    clients = [_client(endpoint, url, retry_policy=policy) for url in endpoint.each_url]
     try:
         found = await ask_servers(
             clients, endpoint.model, what="judge.endpoint.base_url", with_weights=expected is not None
@@ -109,21 +114,15 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig, seconds: fl
 
 
 def _client(
-    config: JudgeConfig, endpoint: EndpointConfig, url: str, seconds: float = _HANDSHAKE.attempt
+    endpoint: EndpointConfig, *urls: str, retry_policy: RetryPolicy = _HANDSHAKE, **more: Any
 ) -> ChatClient:
-    """For the start, when somebody may be watching."""
-    policy = replace(_HANDSHAKE, attempt=seconds)
-    return ChatClient(url, **(_options(config, endpoint) | {"retry_policy": policy}))
-
-
-def _options(config: JudgeConfig, endpoint: EndpointConfig) -> dict[str, Any]:
-    return {
-        "what": "judge.endpoint.base_url",
-        "model": endpoint.model or "",
-        "token": secret(endpoint.api_key_env, "api_key_env"),
-        "template": endpoint.template,
-        "context": endpoint.context,
-        "retry_policy": replace(
-            ONCE, attempt=config.patience, deadline=config.patience, connections=config.concurrency
-        ),
-    }
+    return ChatClient(
+        *urls,
+        what="judge.endpoint.base_url",
+        model=endpoint.model or "",
+        token=secret(endpoint.api_key_env, "api_key_env"),
+        template=endpoint.template,
+        context=endpoint.context,
+        retry_policy=retry_policy,
+        **more,
+    )

@@ -15,13 +15,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
 from scope_selfplay.base.errors import JudgeError
 from scope_selfplay.base.intervals import Estimate, estimate_mean, estimate_order
-from scope_selfplay.base.values import Criterion, Document, Fault, Outcome, rng_from
+from scope_selfplay.base.values import Document, Fault, Outcome, rng_from
 from scope_selfplay.judge.cases import EMPTY, Canary, CanaryCase, PickCase, canary_of, is_same, task_of
 from scope_selfplay.judge.checks import CLAIMS, NEAR, WITH_ODDS, Anchor, CanaryKind, Exam, QuestionExam
 from scope_selfplay.judge.model import ModelJudge, likelihood
@@ -271,7 +271,7 @@ def in_order(answers: Sequence[Answered], *, within: bool) -> Estimate | None:
     known = [(each.canary.expected, each.case, each.margin) for each in answers if each.margin is not None]
     yes, no = ([(case, margin) for side, case, margin in known if side is of] for of in (True, False))
     if within:
-        return estimate_mean([_above(one, other) for a, one in yes for b, other in no if a == b], seed=0)
+        return _share([_above(one, other) for a, one in yes for b, other in no if a == b])
     above = [[_above(one, other) for _, other in no] for _, one in yes]
     return estimate_order(above) if yes and no else None
 
@@ -315,8 +315,7 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_token: bool)
         if not isinstance(like, GuardQuestion):
             shares[f"in order against {kind}"] = in_order(of_kind, within=is_compared)
     if is_compared:
-        firsts = [1.0 if each.margin > 0 else 0.0 for each in answers if each.margin]
-        shares["the first wins"] = estimate_mean(firsts, seed=0)
+        shares["the first wins"] = _share([each.margin > 0 for each in answers if each.margin])
     right, threshold = None, None
     if is_token and any(each.is_odds for each in known):
         # Four cases at a time, since kinds come in turn: either half has all of them.
@@ -333,14 +332,25 @@ def _result(like: Question[Any], answers: Sequence[Answered], *, is_token: bool)
             shares[name] = _share([yes is side for expected, yes in said if expected is side])
         right = _share([yes is expected for expected, yes in said])
         threshold = threshold_of(answers, like)
-    told = {name: share for name, share in shares.items() if share is not None}
-    return QuestionExam(
-        order=in_order(answers, within=is_compared), right=right, threshold=threshold, shares=told
-    )
+    order = in_order(answers, within=is_compared)
+    return QuestionExam(order=order, right=right, threshold=threshold, shares=_known(shares))
 
 
-def _share(hits: Sequence[bool]) -> Estimate | None:
-    return estimate_mean([float(hit) for hit in hits], seed=0)
+def _known(shares: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _share(hits: Sequence[float | None]) -> Estimate | None:
+    """The mean of those that are known."""
+    return estimate_mean([float(hit) for hit in hits if hit is not None], seed=0)
+
+
+class _Written(NamedTuple):
+    """A rubric: the share of its criteria that was kept, and of other texts above which its document was graded."""
+
+    readable: bool
+    kept: float | None = None
+    order: float | None = None
 
 
 async def _rubrics(
@@ -352,47 +362,35 @@ async def _rubrics(
 ) -> QuestionExam:
     """Are they readable and from the document; and does it meet them itself, unlike another one and empty words?"""
 
-    async def written(place: int, case: CanaryCase) -> tuple[bool, int, int, list[tuple[str, float]]]:
+    async def written(place: int, case: CanaryCase) -> _Written:
         task, document = task_of(case), case.document
         assert document is not None
         reply = await asking.ask(RubricQuestion(task, [document] if like.documents else []))
-        if (kept := reply.value) is None:
-            return False, 0, 0, []
+        if (rubric := reply.value) is None:
+            return _Written(False)
         rng = rng_from("exam", seed, place)
-        others = [each for each in documents if not is_same(each, document)] or [document]
-        texts = {"document": document.text, "another": rng.choice(others).text, "empty": EMPTY}
-        if not like.documents:
-            # Whatever is well written meets much of one that knows no document.
-            del texts["another"]
+        another = rng.choice([each for each in documents if not is_same(each, document)] or [document])
+        # Whatever is well written meets much of a rubric that knows no document.
+        texts = [document.text, *([another.text] if like.documents else []), EMPTY]
+        asked_for = count_criteria(reply.completion)
+        kept = len(rubric.criteria) / asked_for if asked_for else None
+        if not rubric.criteria:
+            return _Written(True, kept)
+        chosen = rng.choice(rubric.criteria)
 
-        async def graded(name: str, criterion: Criterion) -> tuple[str, float] | None:
-            reply = await asking.ask(GradeQuestion(task, criterion, texts[name], key=("exam", place)))
-            margin = margin_of(reply)
-            return None if margin is None else (name, margin)
+        async def graded(text: str) -> float | None:
+            return margin_of(await asking.ask(GradeQuestion(task, chosen, text, key=("exam", place))))
 
-        chosen = rng.choice(kept.criteria) if kept.criteria else None
-        grades = await asyncio.gather(*(graded(name, chosen) for name in texts if chosen is not None))
-        return (
-            True,
-            count_criteria(reply.completion) or 0,
-            len(kept.criteria),
-            [each for each in grades if each is not None],
-        )
+        own, *others = await asyncio.gather(*map(graded, texts))
+        above = [_above(own, other) for other in others if own is not None and other is not None]
+        return _Written(True, kept, sum(above) / len(above) if above else None)
 
     found = await asyncio.gather(*(written(place, case) for place, case in enumerate(cases)))
-    orders = []
-    for _, _, _, grades in found:
-        own = [margin for name, margin in grades if name == "document"]
-        others = [margin for name, margin in grades if name != "document"]
-        if own and others:
-            orders.append(sum(_above(*pair) for pair in product(own, others)) / (len(own) * len(others)))
-    kept = [kept / all_ for _, all_, kept, _ in found if all_]
     shares = {
-        "readable": _share([readable for readable, *_ in found]),
-        "criteria from the document": estimate_mean(kept, seed=0),
+        "readable": _share([each.readable for each in found]),
+        "criteria from the document": _share([each.kept for each in found]),
     }
-    told = {name: share for name, share in shares.items() if share is not None}
-    return QuestionExam(order=estimate_mean(orders, seed=0), shares=told)
+    return QuestionExam(order=_share([each.order for each in found]), shares=_known(shares))
 
 
 def _add_claims(found: dict[str, QuestionExam], answered: Mapping[str, Sequence[Answered]]) -> None:
@@ -415,5 +413,4 @@ def _add_claims(found: dict[str, QuestionExam], answered: Mapping[str, Sequence[
     met = list(claims.values())
     left = [hit and not refused[claim] for claim, hit in claims.items() if claim in refused]
     shares = {"claims met": _share(met), "claims met, with the guard": _share(left)}
-    told = {name: share for name, share in shares.items() if share is not None}
-    found["grade"] = grade.model_copy(update={"shares": grade.shares | told})
+    found["grade"] = grade.model_copy(update={"shares": grade.shares | _known(shares)})

@@ -248,9 +248,9 @@ def _open_text(turn: Turn) -> str:
     return split_thinking(turn.text, may_begin_inside=turn.thinking is not None)[1]
 
 
-def is_opener(answer: str) -> bool:
-    """Whether an answer says nothing, or only announces one."""
-    if is_blank(answer):
+def is_opener(answer: str | None) -> bool:
+    """Whether an answer is none, says nothing, or only announces one."""
+    if answer is None or is_blank(answer):
         return True
     return len(answer) < _LONGEST_OPENER and _OPENERS.fullmatch(_bare(answer)) is not None
 
@@ -292,13 +292,10 @@ def tokens_in_files(path: Path) -> frozenset[str]:
 
 def tokens_of(settings: dict[str, Any]) -> set[str]:
     """The special and added tokens that a tokenizer's JSON names, wherever it keeps them."""
-    added = settings.get("added_tokens", [])
-    rows = [*added] if isinstance(added, list) else []
-    decoder = settings.get("added_tokens_decoder", {})
-    rows += [*decoder.values()] if isinstance(decoder, dict) else []
-    more = settings.get("additional_special_tokens", [])
-    rows += [*more] if isinstance(more, list) else []
-    rows += [value for name, value in settings.items() if name.endswith("_token")]
+    rows = [value for name, value in settings.items() if name.endswith("_token")]
+    for name in ("added_tokens", "added_tokens_decoder", "additional_special_tokens"):
+        named = settings.get(name)
+        rows += named.values() if isinstance(named, dict) else named if isinstance(named, list) else ()
     texts = (row.get("content") if isinstance(row, dict) else row for row in rows)
     return {text for text in texts if isinstance(text, str) and text.strip()}
 

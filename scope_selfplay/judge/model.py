@@ -202,7 +202,7 @@ class ModelJudge:
         probability = None
         if value is None:
             reasoning = f"unreadable, {prompt.why(completion.text)}: {reasoning}"
-        elif (probability := likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == _TWO:
+        elif (probability := likelihood(odds, prompt.choices)) is not None and len(prompt.choices) == 2:
             if (threshold := self.thresholds.get(question.name)) is not None:
                 # Its log-odds are lower by the threshold.
                 probability /= probability + (1 - probability) * math.exp(threshold)
@@ -296,9 +296,6 @@ def open_model_judge(
     return opened(named, thresholds=examined(plain))
 
 
-_TWO = 2
-
-
 def likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | None:
     """How likely the first of two choices was, of three the third being a tie and counting half; None where no choice
     is known.
@@ -310,7 +307,7 @@ def likelihood(odds: Mapping[str, float], choices: tuple[str, ...]) -> float | N
     # Where the one that was told of may be no likelier than the other, the word alone decides.
     if not told or not sum(known) or (len(told) < len(choices) and max(known) <= most):
         return None
-    return (known[0] + sum(known[_TWO:]) / 2) / sum(known)
+    return (known[0] + sum(known[2:]) / 2) / sum(known)
 
 
 def model_name(config: JudgeConfig, role: JudgeRole) -> str:

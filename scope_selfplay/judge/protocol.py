@@ -65,13 +65,6 @@ class Style(StrEnum):
         return self in (Style.SCORES, Style.CORE_SCORES)
 
 
-_STYLES = {
-    PromptRole.COMPARE_SCORES: Style.SCORES,
-    PromptRole.COMPARE_PREFERENCE: Style.PREFERENCE,
-    PromptRole.COMPARE_ANSWERS: Style.ANSWERS,
-}
-
-
 class Scale(StrEnum):
     """What a score means: 0-10 for an answer, by a rubric, a criterion or the pack; 0 / 0.5 / 1 for a trace, or for an
     answer that is wrong, not attempted, or right by the reference.
@@ -199,7 +192,8 @@ class GradeQuestion(YesOrNo):
     role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        return self.said(False, _OPENER, attempts=0) if is_opener(self.answer) else None
+        reason = _OPENER if self.answer else "no answer"
+        return self.said(False, reason, attempts=0) if is_opener(self.answer) else None
 
 
 @dataclass(frozen=True)
@@ -249,7 +243,7 @@ class PairQuestion(Question[Outcome]):
         most = self.most
         if one == other:
             return self.said(Outcome(most / 2, most / 2), "both are the same", attempts=0)
-        empty = [is_opener(rollout.answer or "") for rollout in (self.first, self.second)]
+        empty = [is_opener(rollout.answer) for rollout in (self.first, self.second)]
         if empty[0] == empty[1]:
             return None
         won = Outcome(most, 0.0) if empty[1] else Outcome(0.0, most)
@@ -296,7 +290,7 @@ class ScoreQuestion(Question[float]):
         return PromptRole(f"score_{self.scale.value}")
 
     def settled(self) -> Reply[float] | None:
-        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer or "") else None
+        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer) else None
 
     def record(self, reply: Reply[float]) -> Score:
         return Score(
@@ -326,19 +320,19 @@ def question_of(
         return GateQuestion(task, GATE_ROLES[role], documents[0] if documents else None)
     if role in (PromptRole.RUBRIC, PromptRole.RUBRIC_DIMENSIONS):
         return RubricQuestion(task, documents)
-    style = _STYLES.get(role)
-    expected = 1 if style is None else 2
+    kind, _, name = role.partition("_")
+    expected = 2 if kind == "compare" else 1
     if len(answers) != expected:
         raise ValueError(f"found {len(answers)} answers, expected {expected}")
-    if style is not None:
-        return PairQuestion(task, *answers, style=style, rubric=by)
+    if kind == "compare":
+        return PairQuestion(task, *answers, style=Style(name), rubric=by)
     if role is PromptRole.GUARD:
         return GuardQuestion(task, answers[0].answer or "")
     if role is PromptRole.GRADE and isinstance(by, Criterion):
         return GradeQuestion(task, by, answers[0].answer or "")
     if role in (PromptRole.GRADE, PromptRole.SCORE_EXPLICIT) and not isinstance(by, Criterion):
         raise ValueError(f"{role} needs a criterion")
-    return ScoreQuestion(task, answers[0], by, scale=Scale(role.removeprefix("score_")))
+    return ScoreQuestion(task, answers[0], by, scale=Scale(name))
 
 
 class Judge(Protocol):
@@ -384,37 +378,31 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
     """
     if rollout.status is RolloutStatus.FAILED or not rubric.criteria:
         return Grade(rollout_id=rollout.id, verdicts=(), score=None)
-    answer = rollout.answer
-    if answer is None or is_opener(answer):
-        reason = "no answer" if answer is None else _OPENER
-        unmet = Verdict(value=False, reasoning=reason, attempts=0)
-        replies = [Reply(False, unmet) for _ in rubric.criteria]
-    else:
 
-        async def asked(row: int, criterion: Criterion) -> Reply[bool]:
-            if criterion.check is not None:
-                verdict = await _verified(task, criterion.check, answer)
-                return Reply(verdict.value, verdict)
-            return await judge.ask(GradeQuestion(task, criterion, answer, key=(*key, row)))
+    async def asked(row: int, criterion: Criterion) -> Reply[bool]:
+        question = GradeQuestion(task, criterion, rollout.answer or "", key=(*key, row))
+        if (settled := question.settled()) is not None:
+            return settled
+        if criterion.check is not None:
+            return await _verified(question, criterion.check)
+        return await judge.ask(question)
 
-        replies = list(await asyncio.gather(*map(asked, itertools.count(), rubric.criteria)))
+    replies = await asyncio.gather(*map(asked, itertools.count(), rubric.criteria))
     met = [reply.value if reply.degree is None else reply.degree for reply in replies]
     score = rubric_score(met, [criterion.weight for criterion in rubric.criteria])
     return Grade(rollout_id=rollout.id, verdicts=tuple(reply.verdict for reply in replies), score=score)
 
 
-async def _verified(task: Task, check: Check, answer: str) -> Verdict:
-    """A rule's verdict on an answer, given the reference; no judge is asked."""
-    reference = task.reference or ""
+async def _verified(question: GradeQuestion, check: Check) -> Reply[bool]:
+    """What a rule says of an answer, given the reference; no judge is asked."""
+    answer, reference = question.answer, question.task.reference
     if check is Check.TEXT:
         found = last_box(answer) or answer
-        reasoning = f"text {found!r}, reference {task.reference!r}"
-        met = text_match(found, reference) == 1.0
-        return Verdict(value=met, reasoning=reasoning, attempts=0)
-    # In a thread: a hostile answer may keep the verifier busy for seconds.
-    reward = await asyncio.to_thread(boxed_reward, answer, reference)
-    if reward is None:
-        reasoning = f"cannot verify {task.reference!r}"
-        return Verdict(value=None, fault=Fault.UNREADABLE, reasoning=reasoning, attempts=0)
-    reasoning = f"boxed {last_box(answer)!r}, reference {task.reference!r}"
-    return Verdict(value=reward == 1.0, reasoning=reasoning, attempts=0)
+        met, what = text_match(found, reference or "") == 1.0, f"text {found!r}"
+    else:
+        # In a thread: a hostile answer may keep the verifier busy for seconds.
+        reward = await asyncio.to_thread(boxed_reward, answer, reference or "")
+        if reward is None:
+            return failed(Fault.UNREADABLE, f"cannot verify {reference!r}", attempts=0)
+        met, what = reward == 1.0, f"boxed {last_box(answer)!r}"
+    return question.said(met, f"{what}, reference {reference!r}", attempts=0)

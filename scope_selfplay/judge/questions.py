@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from scope_selfplay.base.text import FAMILIES, ControlTags
-from scope_selfplay.base.values import GATES, Criterion, Document, Outcome, Priority, Rollout, Rubric, Task
+from scope_selfplay.base.values import GATES, Criterion, Document, Outcome, Priority, Rollout, Rubric
 from scope_selfplay.config.judge import JudgeConfig, JudgeRole
 from scope_selfplay.corpus.screen import LANGUAGES, task_language
 from scope_selfplay.judge.fences import Fencer, View, shown, text_outside
@@ -43,7 +43,7 @@ from scope_selfplay.judge.replies import (
     parse_winners,
 )
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.roles import POLICY_ROLES, Output, PromptRole
+from scope_selfplay.prompts.roles import CONTRACTS, POLICY_ROLES, Output, PromptRole
 from scope_selfplay.rewards.equations import priority_weight
 
 T = TypeVar("T")
@@ -159,10 +159,8 @@ class JudgePrompts:
 
     def render(self, question: Question[Any]) -> JudgePrompt[Any]:
         """Raises ValueError for a question that lacks what its prompt shows."""
-        slots = self._slots(question)
-        if not isinstance(question, GuardQuestion):
-            is_source = isinstance(question, RubricQuestion)
-            slots["task"] = self._fencer.fence("task", question.task.text, is_word_for_word=is_source)
+        inputs = CONTRACTS[question.role].inputs
+        slots = {name: value for name, value in self._slots(question).items() if name in inputs}
         prompt, output = self._pack.render(question.role, **slots), self._pack.output_of(question.role)
         match question:
             case RubricQuestion():
@@ -188,71 +186,70 @@ class JudgePrompts:
         )
 
     def _slots(self, question: Question[Any]) -> dict[str, Any]:
-        """What a prompt shows beside its task."""
-        native = ROLE_OF_PROMPT[question.role] in self._native_thinking
+        """What is known of a question, by the inputs of prompts; the contract of its own role says what is shown."""
+        fence, task = self._fencer.fence, question.task
+        slots: dict[str, Any] = {
+            "task": fence("task", task.text, is_word_for_word=isinstance(question, RubricQuestion)),
+            "reference": "" if task.reference is None else fence("reference", task.reference),
+            "native_thinking": ROLE_OF_PROMPT[question.role] in self._native_thinking,
+        }
         match question:
-            case GateQuestion(task, gate=gate, document=document):
-                if "document" not in GATES[gate].shows:
-                    return {"native_thinking": native}
+            case GateQuestion(gate=gate, document=document) if "document" in GATES[gate].shows:
                 if document is None:
                     raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
-                return {"document": self._document(document, 1), "native_thinking": native}
+                return {**slots, "document": self._document(document, 1)}
             case GradeQuestion(criterion=criterion, answer=answer):
-                fence = self._fencer.fence
-                slots = {"answer": fence("answer", answer), "criterion": fence("criterion", criterion.text)}
-                return {**slots, "native_thinking": native}
+                return {
+                    **slots,
+                    "answer": fence("answer", answer),
+                    "criterion": fence("criterion", criterion.text),
+                }
             case GuardQuestion(answer=answer):
-                return {"answer": self._fencer.fence("answer", answer)}
-            case RubricQuestion(documents=[]):
-                return {}
-            case RubricQuestion(task, documents=documents):
+                return {**slots, "answer": fence("answer", answer)}
+            case RubricQuestion(documents=documents) if documents:
                 found = "\n\n".join(self._document(document, len(documents)) for document in documents)
                 # In other languages the prompt's example would be copied as it stands, in English.
                 wanted = self._pack.domain.language
                 code = task_language(wanted, documents[0])
                 foreign = None if code == "en" else wanted or LANGUAGES.get(code)
-                return {"task_type": task.type.replace("_", " "), "documents": found, "foreign": foreign}
+                kind = task.type.replace("_", " ")
+                return {**slots, "task_type": kind, "documents": found, "foreign": foreign}
             case PairQuestion():
-                return self._pair(question, native)
+                return {**slots, **self._pair(question)}
             case SelectQuestion(rubric=rubric, candidates=candidates, winners=winners):
                 blocks = "\n\n".join(self._candidates(candidates, View.ANSWER)[1])
-                return {"rubric": self._rubric(rubric), "candidates": blocks, "winners": winners}
+                return {**slots, **self._judged_by(rubric), "candidates": blocks, "winners": winners}
             case ScoreQuestion():
-                return self._scored(question)
-        raise TypeError(f"no prompt asks a {type(question).__name__}")
+                return {**slots, **self._scored(question)}
+        return slots
 
-    def _pair(self, question: PairQuestion, native: bool) -> dict[str, Any]:
+    def _pair(self, question: PairQuestion) -> dict[str, Any]:
         style, rubric = question.style, question.rubric
         if isinstance(rubric, Criterion) and style is not Style.ANSWERS:
             raise ValueError(f"a comparison of the style {style} is not by one criterion")
         labels, blocks = self._candidates((question.first, question.second), style.view)
-        slots: dict[str, Any] = dict(zip(("first", "second"), blocks, strict=True))
-        slots |= zip(("first_label", "second_label"), labels, strict=True)
-        if style is Style.PREFERENCE:
-            return {**slots, "reference": self._reference(question.task)}
-        alone, whole = (rubric, None) if isinstance(rubric, Criterion) else (None, rubric)
-        slots["rubric"] = self._rubric(whole)
-        if style is Style.ANSWERS:
-            return {**slots, "criterion": None if alone is None else self._criterion(alone)}
-        return {**slots, "native_thinking": native, "results": style.view is View.TRACE}
+        names = ("first", "second", "first_label", "second_label")
+        pair = dict(zip(names, (*blocks, *labels), strict=True))
+        return {**pair, **self._judged_by(rubric), "results": style.view is View.TRACE}
 
-    def _scored(self, question: ScoreQuestion) -> dict[str, Any]:
+    def _scored(self, question: ScoreQuestion) -> dict[str, str]:
         scale, rubric = question.scale, question.rubric
         if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
             raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
-        reference = self._reference(question.task)
         if scale.of_trace:
             _, (trace,) = self._candidates((question.rollout,), scale.view)
-            return {"trace": trace, "reference": reference}
-        slots = {"answer": self._fencer.fence(*shown(question.rollout, scale.view).parts[-1])}
+            return {"trace": trace}
+        answer = self._fencer.fence(*shown(question.rollout, scale.view).parts[-1])
+        return {"answer": answer, **self._judged_by(rubric)}
+
+    def _judged_by(self, rubric: Rubric | Criterion | None) -> dict[str, str]:
+        """A rubric or one criterion of it; nothing where there is none."""
         if isinstance(rubric, Criterion):
-            return {**slots, "criterion": self._criterion(rubric)}
-        match scale:
-            case Scale.REFERENCE:
-                return {**slots, "reference": reference or ""}
-            case Scale.IMPLICIT:
-                return {**slots, "rubric": self._rubric(rubric)}
-        return {**slots}
+            return {"criterion": self._fencer.fence("criterion", _listed(rubric))}
+        if rubric is None or not rubric.criteria:
+            return {}
+        lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
+        return {"rubric": self._fencer.fence("rubric", "\n".join(lines))}
 
     def _candidates(self, rollouts: Sequence[Rollout], view: View) -> tuple[list[str], list[str]]:
         """Their labels, and each in a fence with its label; they share the room."""
@@ -267,18 +264,6 @@ class JudgePrompts:
     def _document(self, document: Document, among: int) -> str:
         text = f"{document.title}\n{document.text}" if document.title else document.text
         return self._fencer.fence("document", text, limit=self._budget // among, is_word_for_word=True)
-
-    def _rubric(self, rubric: Rubric | None) -> str | None:
-        if rubric is None or not rubric.criteria:
-            return None
-        lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
-        return self._fencer.fence("rubric", "\n".join(lines))
-
-    def _criterion(self, criterion: Criterion) -> str:
-        return self._fencer.fence("criterion", _listed(criterion))
-
-    def _reference(self, task: Task) -> str | None:
-        return None if task.reference is None else self._fencer.fence("reference", task.reference)
 
 
 def _read_rubric(question: RubricQuestion, completion: str) -> Rubric | None:

@@ -37,7 +37,8 @@ LONGEST_CRITERION = 2000
 _PRIORITIES = {priority.value: priority for priority in Priority} | {"nice_to_have": Priority.BONUS}
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}
 _MATCHES = {"correct": 1.0, "not attempted": 0.5, "incorrect": 0.0}
-_TEN = 10.0
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_TWO_SCORES = re.compile(r"<(first|second)>([^<]*)</\1>\s*<(first|second)>([^<]*)</\3>")
 # What a small model writes behind its score: `<nothing else>`, `<end>`, `</answer>`.
 _ADDED = re.compile(r"</?(?!score)[a-zA-Z][a-zA-Z _]{0,30}>")
 _CLOSERS = " \t\n\r.$*)\u3002"
@@ -53,7 +54,6 @@ _REPORTS = re.compile(
 _OWN_WORDS = re.compile(r"\b(?:I|we|my|our)\b")
 _SENTENCE_ENDS = re.compile(r"[.!?](?=\s|$)")
 _LONGEST_LEAD = 120
-_ONE_FENCE = 3
 
 
 def drop_thinking(completion: str) -> str | None:
@@ -150,22 +150,18 @@ def parse_preference(completion: str) -> Outcome | None:
 
 def parse_two_scores(completion: str) -> Outcome | None:
     """The numbers from 0 to 10 in the one `<first>` and the one `<second>` that the reply is."""
-    text = (drop_thinking(completion) or "").strip()
-    place = text.find("<second>" if text.startswith("<first>") else "<first>")
-    if place < 0:
+    found = _TWO_SCORES.fullmatch((drop_thinking(completion) or "").strip())
+    if found is None or found[1] == found[3]:
         return None
-    scores = {}
-    for part in (text[:place], text[place:]):
-        name = "first" if part.startswith("<first>") else "second"
-        scores[name] = _decimal(_whole_block(part, name))
-    first, second = scores.get("first"), scores.get("second")
+    scores = {found[1]: _decimal(found[2].strip()), found[3]: _decimal(found[4].strip())}
+    first, second = scores["first"], scores["second"]
     return None if first is None or second is None else Outcome(first, second)
 
 
 def parse_rating(completion: str) -> float | None:
     """The finite number from 0 to 10 in the object `{"score": x}` that the reply is; it may stand in a code fence."""
     score = _object(_unfenced((drop_thinking(completion) or "").strip())).get("score")
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= _TEN:
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 10:
         return None
     return float(score)
 
@@ -223,7 +219,7 @@ def _closing_box(text: str | None) -> str | None:
 def _in_code_fence(text: str | None) -> str:
     """What is in the one Markdown code fence of a text; the text where it has none."""
     parts = (text or "").split("```")
-    return (text or "").strip() if len(parts) != _ONE_FENCE else _unfenced(f"```{parts[1]}```")
+    return _unfenced(f"```{parts[1]}```") if len(parts) == 3 else (text or "").strip()
 
 
 def _object(text: str) -> dict[str, object]:
@@ -263,12 +259,8 @@ def _words(value: object) -> str | None:
     return " ".join(value.split())
 
 
-def _decimal(text: str | None) -> float | None:
+def _decimal(text: str) -> float | None:
     """A plain decimal number from 0 to 10; no sign, no exponent, ASCII digits only."""
-    if text is None or not text.isascii() or len(text) > len("10.000000"):
+    if len(text) > len("10.000000") or not _DECIMAL.fullmatch(text):
         return None
-    whole, dot, fraction = text.partition(".")
-    if not whole.isdigit() or (dot and not fraction.isdigit()):
-        return None
-    value = float(text)
-    return value if value <= _TEN else None
+    return float(text) if float(text) <= 10 else None

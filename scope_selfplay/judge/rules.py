@@ -204,18 +204,15 @@ class VerifierJudge:
 
 async def _rewards(task: Task, *rollouts: Rollout) -> list[float] | None:
     """1 or 0 of each; None where there is nothing to compare them with, or it cannot be read."""
-    if task.span is not None and task.reference is not None:
+    answers = [rollout.answer or "" for rollout in rollouts]
+    if task.reference is None:
+        return None
+    if task.span is not None:
         # A short answer, which has no box.
-        return [text_match(rollout.answer or "", task.reference) for rollout in rollouts]
-    rewards = [await _reward(rollout.answer, task.reference) for rollout in rollouts]
+        return [text_match(answer, task.reference) for answer in answers]
+    rewards = [await asyncio.to_thread(boxed_reward, answer, task.reference) for answer in answers]
     known = [reward for reward in rewards if reward is not None]
     return known if len(known) == len(rewards) else None
-
-
-async def _reward(answer: str | None, reference: str | None) -> float | None:
-    if reference is None:
-        return None
-    return 0.0 if answer is None else await asyncio.to_thread(boxed_reward, answer, reference)
 
 
 MIN_CRITERIA = 3

@@ -67,21 +67,6 @@ class Layer:
         return None if text is None else read_mapping(text, self.path(DOMAIN_FILE))
 
 
-def resolve(layers: Sequence[Layer]) -> tuple[Pack | None, list[Finding]]:
-    """The pack, or None and what is wrong, in the order in which to correct it.
-
-    `layers` are the domain itself, then what it extends, nearest first; at least one.
-    """
-    problems = [problem for layer in layers for problem in _file_problems(layer)]
-    domain, domain_problems = _resolve_domain(layers)
-    prompts, prompt_problems = _resolve_prompts(layers, domain)
-    problems += [*domain_problems, *prompt_problems]
-    # Last: these mistakes are not in the texts, and a copied folder always has one.
-    problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
-    pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
-    return pack, problems
-
-
 def _file_problems(layer: Layer) -> Iterator[Finding]:
     """Files and folders that a pack does not have, and files that are not UTF-8."""
     for name in sorted(layer.files):
@@ -321,19 +306,17 @@ def check_pack(folder: Path | str) -> list[Finding]:
 
 def pack_origins(folder: Path | str) -> list[Origin]:
     """Where everything in a pack comes from. Raises PromptError as `load_pack` does."""
-    domain = load_pack(folder).domain
-    layers = [step for step in _chain(Path(folder)) if isinstance(step, Layer)]
+    domain, layers = load_pack(folder).domain, _layers(Path(folder))
+    assert not isinstance(layers, Finding), layers
     return [*_key_origins(layers), *_file_origins(layers, domain)]
 
 
-def pack_chain(folder: Path | str) -> list[str]:
-    """The names of the pack in `folder` and of all that it extends, nearest first. Raises PromptError."""
-    names = []
-    for step in _chain(Path(folder)):
-        if isinstance(step, Finding):
-            raise PromptError(str(step))
-        names.append(step.name)
-    return names
+def pack_folders(folder: Path | str) -> dict[str, Path]:
+    """The folders of a pack and of all that it extends, by their names, nearest first. Raises PromptError."""
+    layers = _layers(Path(folder))
+    if isinstance(layers, Finding):
+        raise PromptError(str(layers))
+    return {layer.name: Path(layer.label) for layer in layers}
 
 
 def extended_folder(parent: Path, name: str) -> Path | None:
@@ -346,47 +329,46 @@ def extendable_names(parent: Path) -> list[str]:
 
 
 def _examine(folder: Path) -> tuple[Pack | None, list[Finding]]:
-    layers: list[Layer] = []
-    for step in _chain(folder):
-        if isinstance(step, Finding):
-            return None, [step]
-        layers.append(step)
-    return resolve(layers)
+    """The pack, or None and what is wrong, in the order in which to correct it."""
+    layers = _layers(folder)
+    if isinstance(layers, Finding):
+        return None, [layers]
+    problems = [problem for layer in layers for problem in _file_problems(layer)]
+    domain, domain_problems = _resolve_domain(layers)
+    prompts, prompt_problems = _resolve_prompts(layers, domain)
+    problems += [*domain_problems, *prompt_problems]
+    # Last: these mistakes are not in the texts, and a copied folder always has one.
+    problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
+    pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
+    return pack, problems
 
 
-def _chain(folder: Path) -> Iterator[Layer | Finding]:
-    """The domain's folder, then what it extends; ends with a problem where the chain breaks."""
+def _layers(folder: Path) -> list[Layer] | Finding:
+    """The domain's folder, then what it extends, nearest first; a problem where that chain breaks."""
     placed = folder if folder.name not in ("", "..") else folder.resolve()
     if not placed.is_dir():
         known = names_in(placed.parent)
         there = f"; beside it are {', '.join(known)}{did_you_mean(placed.name, known)}" if known else ""
-        yield Finding(f"{folder.as_posix()}:1", f"is not a folder, so not a prompt pack{there}")
-        return
-    layer = _read_layer(folder, placed.name)
-    seen = [placed.resolve()]
-    while True:
-        yield layer
-        mapping = layer.domain_file
-        if not isinstance(mapping, YamlMapping):
-            return
+        return Finding(f"{folder.as_posix()}:1", f"is not a folder, so not a prompt pack{there}")
+    layers, seen = [_read_layer(folder, placed.name)], [placed.resolve()]
+    while isinstance(mapping := layers[-1].domain_file, YamlMapping):
         extends = mapping.values.get("extends")
         if not isinstance(extends, str) or not NAME.fullmatch(extends):
-            return
+            break
         found = extended_folder(placed.parent, extends)
         if found is None:
-            known = [name for name in extendable_names(placed.parent) if name != layer.name]
+            known = [name for name in extendable_names(placed.parent) if name != layers[-1].name]
             message = f"extends {extends}, which is not a folder beside it and does not ship"
             hint = did_you_mean(extends, known)
-            yield mapping.problem(f"{message}{hint}; add that domain, or correct the name", "extends")
-            return
+            return mapping.problem(f"{message}{hint}; add that domain, or correct the name", "extends")
         if found.resolve() in seen:
             circle = [path.name for path in seen[seen.index(found.resolve()) :]]
             path = " -> ".join([*circle, circle[0]])
-            yield mapping.problem(f"extends in a circle: {path}; take out one of these lines", "extends")
-            return
+            return mapping.problem(f"extends in a circle: {path}; take out one of these lines", "extends")
         placed = found
         seen.append(placed.resolve())
-        layer = _read_layer(placed, extends)
+        layers.append(_read_layer(placed, extends))
+    return layers
 
 
 def _read_layer(folder: Path, name: str) -> Layer:

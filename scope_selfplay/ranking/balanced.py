@@ -150,27 +150,24 @@ def fit_margins(
     matches: Sequence[Match],
     outcomes: Sequence[Outcome | None],
     *,
-    ridge: float | None = None,
     offset: float | None = None,
     level: float = 0.0,
 ) -> Strengths:
     """Strengths on the scale of the margins; they sum to 0 within each connected part of the graph.
 
-    Minimises the squared residuals plus ridge * |strengths|^2. `ridge` is the variance of a margin's
-    noise over that of the strengths. By default the margins themselves decide it, by their marginal
+    Minimises the squared residuals plus ridge * |strengths|^2. The ridge is the variance of a margin's
+    noise over that of the strengths. The margins themselves decide it, by their marginal
     likelihood: a judge without noise is fitted exactly, and the noisier it is the more a thinly compared
     entrant is drawn to the middle. Without an offset one is fitted along, shrunk towards 0 by the same
     ridge. `level` is the weight of the sum of a call's two scores against their difference: 0 for scores
     that compare within a call only, otherwise what `score_level` finds. Matches without verdict are left
-    out, and an entrant left without any is None. Raises ValueError for a ridge <= 0 or a negative level.
+    out, and an entrant left without any is None. Raises ValueError for a negative level.
     """
     if level < 0.0:
         raise ValueError(f"level is {level}; the weight of the sums is at least 0")
     known = equations(n, matches, outcomes)
     design, target = _stacked(known, offset, level)
-    if ridge is None:
-        ridge = _likeliest_ridge(design, target)
-    strengths = ridge_solution(design, design.T @ target, ridge)
+    strengths = ridge_solution(design, design.T @ target, _likeliest_ridge(design, target))
     seen = set(known.entrants)
     return [float(strengths[entrant]) if entrant in seen else None for entrant in range(n)]
 
@@ -264,11 +261,7 @@ def _moments(matches: Sequence[Match], outcomes: Sequence[Outcome | None], offse
 
 
 def ridge_solution(design: Floats, target: Floats, ridge: float) -> Floats:
-    """Solves (design' design + ridge) x = target. Raises ValueError for a ridge <= 0."""
-    if ridge <= 0:
-        raise ValueError(
-            f"ridge is {ridge}; only a positive one gives every comparison graph a single solution"
-        )
+    """Solves (design' design + ridge) x = target; a positive ridge gives every graph a single solution."""
     normal = design.T @ design + ridge * np.eye(design.shape[1])
     return np.asarray(np.linalg.solve(normal, target), dtype=np.float64)
 

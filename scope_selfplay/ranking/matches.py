@@ -7,6 +7,7 @@ scores compare between calls can be found from a whole step (`balanced.score_lev
 """
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -66,14 +67,14 @@ class MatchScores:
 
     def __init__(self, score: Score = "margin") -> None:
         self.score = score
-        self._scores: dict[int, list[float]] = {}
-        self._lead: dict[int, int] = {}
+        self._scores: defaultdict[int, list[float]] = defaultdict(list)
+        self._lead: Counter[int] = Counter()
 
     def arrange(self, one: int, other: int) -> Match:
         """Puts the entrant first that has been shown first less often, so that position bias evens out."""
-        match = Match(one, other) if self._lead.get(one, 0) <= self._lead.get(other, 0) else Match(other, one)
-        self._lead[match.first] = self._lead.get(match.first, 0) + 1
-        self._lead[match.second] = self._lead.get(match.second, 0) - 1
+        match = Match(one, other) if self._lead[one] <= self._lead[other] else Match(other, one)
+        self._lead[match.first] += 1
+        self._lead[match.second] -= 1
         return match
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
@@ -83,13 +84,17 @@ class MatchScores:
         first, second = outcome
         if self.score == "margin":
             first, second = first - second, second - first
-        self._scores.setdefault(match.first, []).append(first)
-        self._scores.setdefault(match.second, []).append(second)
+        self._scores[match.first].append(first)
+        self._scores[match.second].append(second)
 
     def mean(self, entrant: int) -> float | None:
         """The average over the judged matches; None without any."""
-        scores = self._scores.get(entrant)
+        scores = self._scores[entrant]
         return sum(scores) / len(scores) if scores else None
+
+    def means(self, n: int) -> Strengths:
+        """Those of the first n entrants."""
+        return [self.mean(entrant) for entrant in range(n)]
 
 
 def all_pairs(n: int) -> list[tuple[int, int]]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import (
-    GAMMA,
     GroupTopology,
     Match,
     MatchScores,
@@ -30,15 +29,12 @@ def round_robin(n: int, *, gamma: float = 1.0) -> Topology:
     `gamma=1` is the win rate of ArenaRL equation 4 (a tie counts half), a smaller gamma the soft win rate of
     Reasoning Arena equation 8. Waves: one, of n(n-1)/2 matches, in a counterbalanced order.
     """
-    matches = counterbalanced(all_pairs(n))
-    outcomes = yield matches
-    shares: list[list[float]] = [[] for _ in range(n)]
-    for match, outcome in zip(matches, outcomes, strict=True):
+    matches, shares = counterbalanced(all_pairs(n)), MatchScores("own")
+    for match, outcome in zip(matches, (yield matches), strict=True):
         if outcome is not None:
             share = soft_share(outcome, gamma)
-            shares[match.first].append(share)
-            shares[match.second].append(1 - share)
-    return [sum(own) / len(own) if own else None for own in shares]
+            shares.record(match, Outcome(share, 1 - share))
+    return shares.means(n)
 
 
 def anchor(n: int, *, score: Score = "margin") -> Topology:
@@ -57,8 +53,8 @@ def _meet_anchor(n: int, scores: MatchScores) -> Topology:
     matches = [Match(0, entrant) for entrant in range(1, n)]
     for match, outcome in zip(matches, (yield matches), strict=True):
         scores.record(match, outcome)
-    strengths = [scores.mean(entrant) for entrant in range(n)]
-    if scores.score == "margin" and scores.mean(0) is not None:
+    strengths = scores.means(n)
+    if scores.score == "margin" and strengths[0] is not None:
         strengths[0] = 0.0
     return strengths
 
@@ -70,9 +66,10 @@ class LiveLeaderboard:
     """
 
     def __init__(self) -> None:
-        self._scores = MatchScores()
-        self._points: dict[int, list[float]] = {}
+        # Of a win, a tie and a loss: halves, so that equal means are equal numbers; sums of 0.9 and 0.1 are not.
+        self._points = MatchScores("own")
         self._shares: list[tuple[int, int, float]] = []
+        self._joined: list[int] = []
 
     def join(self, entrant: int) -> list[Match]:
         """The newcomer's matches: with the best, the worst and the median, as far as there are so many.
@@ -80,37 +77,33 @@ class LiveLeaderboard:
         Of an even number of others the median is the better of the middle two. Every match puts first who has
         been shown first less often. Raises ValueError for an entrant that has joined before.
         """
-        if entrant in self._points:
+        if entrant in self._joined:
             raise ValueError(f"entrant {entrant} has joined before")
-        ranked = [other for other, _ in self.leaderboard()]
+        ranked = self.leaderboard()
         between = ranked[1:-1]
         median = between[(len(between) - 1) // 2 :][:1]
         opponents = [*ranked[:1], *ranked[1:][-1:], *median]
-        self._points[entrant] = []
-        return [self._scores.arrange(entrant, opponent) for opponent in opponents]
+        self._joined.append(entrant)
+        return [self._points.arrange(entrant, opponent) for opponent in opponents]
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
         """Records a verdict; None, a call that failed, leaves no trace."""
-        if outcome is None:
-            return
-        self._shares.append((*match, soft_share(outcome)))
-        won = soft_share(outcome, 1.0)
-        self._points[match.first].append(won)
-        self._points[match.second].append(1.0 - won)
+        if outcome is not None:
+            self._shares.append((*match, soft_share(outcome)))
+            self._points.record(match, Outcome(outcome.share, 1 - outcome.share))
 
     def strengths(self) -> Strengths:
         """Bradley-Terry log-strengths by number, up to the highest that joined; None: never judged."""
-        return bradley_terry(1 + max(self._points, default=-1), self._shares)
+        return bradley_terry(1 + max(self._joined, default=-1), self._shares)
 
-    def leaderboard(self) -> list[tuple[int, float | None]]:
-        """The entrants that have joined, best first, with their mean soft share of judged matches; None without any."""
-        # Points are halves, so that equal rates are equal numbers; sums of shares like 0.9 and 0.1 are not.
-        rates = {entrant: sum(won) / len(won) if won else 0.5 for entrant, won in self._points.items()}
-        ranked = sorted(rates, key=rates.__getitem__, reverse=True)
-        low, span = 1.0 - GAMMA, 2.0 * GAMMA - 1.0
-        return [
-            (entrant, low + span * rates[entrant] if self._points[entrant] else None) for entrant in ranked
-        ]
+    def leaderboard(self) -> list[int]:
+        """The entrants that have joined, best first."""
+
+        def rate(entrant: int) -> float:
+            mean = self._points.mean(entrant)
+            return 0.5 if mean is None else mean
+
+        return sorted(self._joined, key=rate, reverse=True)
 
 
 Slot = int | None
@@ -225,10 +218,8 @@ def _note(lasted: list[int], slots: Sequence[Slot]) -> None:
 
 def _places(lasted: Sequence[int], scores: MatchScores) -> Strengths:
     """Later defeat first, then the mean score; an entrant with only byes or failed matches was never judged."""
-    means = [scores.mean(entrant) for entrant in range(len(lasted))]
-    return rank_points(
-        [None if mean is None else (stage, mean) for stage, mean in zip(lasted, means, strict=True)]
-    )
+    means = zip(lasted, scores.means(len(lasted)), strict=True)
+    return rank_points([None if mean is None else (stage, mean) for stage, mean in means])
 
 
 _MOST_TRIES = 2_000
@@ -255,23 +246,22 @@ def swiss(n: int, rng: random.Random) -> Topology:
 
 
 class _Table:
-    """Points, games, byes and opponents so far. A bye is a game without an opponent."""
+    """Points of every game, byes and opponents so far. A bye is a game without an opponent."""
 
     def __init__(self, n: int) -> None:
-        self._points = [0.0] * n
-        self._games = [0] * n
+        self._points: list[list[float]] = [[] for _ in range(n)]
         self.byes: set[int] = set()
         self.met: list[set[int]] = [set() for _ in range(n)]
         self._judged_with: list[list[int]] = [[] for _ in range(n)]
 
     def share(self, entrant: int) -> float:
         """Points per game; one half before the first game."""
-        return self._points[entrant] / self._games[entrant] if self._games[entrant] else 0.5
+        points = self._points[entrant]
+        return sum(points) / len(points) if points else 0.5
 
     def grant_bye(self, entrant: int) -> None:
         self.byes.add(entrant)
-        self._points[entrant] += 1.0
-        self._games[entrant] += 1
+        self._points[entrant].append(1.0)
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
         self.met[match.first].add(match.second)
@@ -280,8 +270,7 @@ class _Table:
             return
         won = outcome.share
         for entrant, opponent, points in ((*match, won), (match.second, match.first, 1 - won)):
-            self._points[entrant] += points
-            self._games[entrant] += 1
+            self._points[entrant].append(points)
             self._judged_with[entrant].append(opponent)
 
     def record_of(self, entrant: int) -> tuple[float, float] | None:

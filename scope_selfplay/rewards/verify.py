@@ -168,13 +168,12 @@ class BoxedVerifier:
             )
             self._worker, self._end = worker, weakref.finalize(self, _end, worker)
             is_ready = _reply_of(worker)
-            if is_ready is False:
+            if not is_ready:
                 self.close()
+            if is_ready is False:
                 raise ConfigError(
                     "the verifier of boxed answers needs Math-Verify: pip install 'scope-selfplay[math]'"
                 )
-            if is_ready is None:
-                self.close()
         return self._worker
 
 
@@ -304,7 +303,7 @@ _NUMBER = re.compile(r"(?:(?<!\d)[-−+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _YEAR = re.compile(r"\D*[12]\d{3}\s*(?:年|년|года?|году|г|ad|b?ce|bc)?\W*", re.IGNORECASE)
 
 
-def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> float | None:
+def number_match(answer: str, reference: str) -> float | None:
     """1 where the answer is the reference, or its last number is within a hundredth of the reference's first, and
     equals one of four digits behind which no unit stands, a year; None where the reference has none.
     """
@@ -314,7 +313,7 @@ def number_match(answer: str, reference: str, *, tolerance: float = 0.01) -> flo
         [float(each.replace(",", "").replace("−", "-")) for each in _NUMBER.findall(text)]
         for text in (reference, answer)
     )
-    tolerance = 0.0 if _YEAR.fullmatch(reference) else tolerance
+    tolerance = 0.0 if _YEAR.fullmatch(reference) else 0.01
     return float(bool(found) and abs(found[-1] - wanted[0]) <= tolerance * abs(wanted[0])) if wanted else None
 
 

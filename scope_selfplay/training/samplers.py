@@ -21,7 +21,7 @@ from scope_selfplay.designs.answers import (
     without_subject,
 )
 from scope_selfplay.designs.design import Arrivals, RolloutGroup, RubricSource, Unjudgeable
-from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
+from scope_selfplay.designs.step import Rewarder, records_of, reward_metrics
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.policy.episodes import Player
 from scope_selfplay.ranking.matches import is_flat
@@ -114,7 +114,7 @@ def solver_sampler(
     A given task may lack a rubric; the judge then writes one from the question, if the reward needs it.
     """
     settings, count = context.config.solver, job.codec.count
-    rewarder = open_rewarder(settings, context.judge, count, job.ranks)
+    rewarder = Rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
     # A training that goes on keeps the rubrics that it was begun with, whichever rank wrote them.
     files = [job.folder.rubrics, *sorted(job.folder.work.glob(f"rank-*/{job.folder.rubrics.name}"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.base.values import Check, Criterion, Fault, Role, Rollout, Rubric, Task
+from scope_selfplay.base.values import Check, Criterion, Fault, Rollout, Rubric, Task
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
     PairQuestion,
@@ -69,22 +69,18 @@ def test_a_killed_process_is_replaced() -> None:
 TASK = Task(id="t", text="1 + 2", type="question", document_id="", reference="3")
 
 
-def rollout(name: str, answer: str | None) -> Rollout:
-    return Rollout(id=name, role=Role.SOLVER, checkpoint="S_0", subject_id="t", turns=(), answer=answer)
-
-
 async def test_a_checked_criterion_is_decided_by_its_rule_and_costs_no_call() -> None:
     rubric = Rubric(task_id="t", criteria=(Criterion(text="Right.", check=Check.BOXED),))
     for answer, score in ((box("6/2"), 1.0), (box("4"), 0.0), ("3", 0.0), (None, 0.0)):
-        grade = await grade_answer(VerifierJudge(), TASK, rubric, rollout("r", answer), key=(0,))
+        grade = await grade_answer(VerifierJudge(), TASK, rubric, Rollout.of_answer(answer), key=(0,))
         assert grade.score == score and all(each.attempts == 0 for each in grade.verdicts)
     bare = TASK.model_copy(update={"reference": None})
-    grade = await grade_answer(VerifierJudge(), bare, rubric, rollout("r", box("3")), key=(0,))
+    grade = await grade_answer(VerifierJudge(), bare, rubric, Rollout.of_answer(box("3")), key=(0,))
     assert grade.score is None and not grade.is_whole
 
 
 async def test_the_verifier_judge_knows_right_from_wrong_and_refuses_the_rest() -> None:
-    right, wrong = rollout("right", box("6/2")), rollout("wrong", box("4"))
+    right, wrong = Rollout.of_answer(box("6/2"), "right"), Rollout.of_answer(box("4"), "wrong")
     bare = TASK.model_copy(update={"reference": None})
     for question, value in (
         (PairQuestion(TASK, wrong, right, style=Style.PREFERENCE), (0.0, 1.0)),

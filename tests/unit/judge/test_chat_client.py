@@ -1,7 +1,6 @@
 """One request, one completion or one typed fault; never a redirect, a foreign host or an endless body."""
 
 import asyncio
-import json
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from email.utils import format_datetime
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scope_selfplay.base.errors import ConfigError
@@ -54,20 +53,22 @@ async def test_every_fault_has_its_type(kind: FaultKind) -> None:
     assert (found.fault, found.busy) == (OTHERS.get(kind, Fault.UNAVAILABLE), kind is FaultKind.BUSY)
 
 
-def answering(status: int, body: bytes) -> AbstractAsyncContextManager[str]:
+def answering(response: Response) -> AbstractAsyncContextManager[str]:
+    """An endpoint that says the same to everybody."""
+
     async def answer(request: Request) -> Response:
-        return Response(body, status)
+        return response
 
     return serving(Starlette(routes=[Route("/{rest:path}", answer, methods=["GET", "POST"])]))
 
 
 async def test_a_status_is_the_users_mistake_or_a_refusal() -> None:
     for status in (401, 403, 404):
-        async with answering(status, b"no") as url, ChatClient(url, model="m") as client:
+        async with answering(Response(b"no", status)) as url, ChatClient(url, model="m") as client:
             with pytest.raises(ConfigError, match=r"base_url, model \(m\) and api_key_env"):
                 await client.complete(REQUEST)
     for status in (400, 413, 422):
-        found = await fault_at(answering(status, b"maximum context length"))
+        found = await fault_at(answering(Response(b"maximum context length", status)))
         assert found.fault is Fault.REFUSED and "maximum context length" in str(found)
 
 
@@ -78,7 +79,7 @@ def _with_odds(**top: object) -> dict[str, object]:
 async def test_a_body_of_another_shape_or_over_the_cap_is_no_completion() -> None:
     choices = [{}, {"message": None}, {"message": {"content": 7}}, _with_odds(logprob=3), _with_odds()]
     for body in ([], {}, {"choices": {}}, *({"choices": [each]} for each in choices)):
-        assert (await fault_at(answering(200, json.dumps(body).encode()))).fault is Fault.UNAVAILABLE, body
+        assert (await fault_at(answering(JSONResponse(body)))).fault is Fault.UNAVAILABLE, body
     fake = FakeServer(always("x" * (MOST_BYTES + 1)))
     assert (await fault_at(fake.serving())).fault is Fault.UNREADABLE
 

@@ -12,16 +12,15 @@ import pytest
 from scope_selfplay.base.text import clean
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.judge.fences import read_fences, text_outside
+from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from tests.judges import CRITERION, TASK, Ask, JudgeOver, all_fences, always, rollout
+from tests.judges import CRITERION, TASK, Ask, JudgeOver, always, rollout
 from tests.reference_files import read_reference
 from tests.unit.reward_designs import scripted
 
-CASES = {case["name"]: case for case in read_reference("hostile_answers.json")["cases"]}
 OPPONENT = "The dam was built against floods, which came in 1927 and 1932."
 
 # Beyond the reference: classes of attack that its cases leave out.
@@ -40,41 +39,26 @@ MORE_ANSWERS = {
 }
 
 
-def _answer_of(name: str) -> str:
-    if name in MORE_ANSWERS:
-        return MORE_ANSWERS[name]
-    builder = CASES[name].get("answer_builder")
+def _answer_of(case: dict[str, Any]) -> str:
+    builder = case.get("answer_builder")
     if builder is None:
-        return str(CASES[name]["answer"])
+        return str(case["answer"])
     return OPPONENT if "same_as" in builder else str(builder["repeat"] * builder["times"])
 
 
-def _check_prompt(prompt: str, names: list[str], answer: str) -> None:
-    """The fences are exactly ours, and outside them nothing of the answer stands."""
-    fences = read_fences(prompt)
-    assert [fenced.name for fenced in fences] == names
-    outside, probe = text_outside(prompt), clean(answer)[:40]
-    assert len(outside) < 4000 and (len(probe) < 12 or probe not in outside)
-    signs = "<score </score <think </think <rubric </response <prompt <| </s> <<< \u202e \x00".split(" ")
-    for fenced in all_fences(fences):
-        assert [sign for sign in signs if sign in fenced.text.lower()] == []
-    prompt.encode()
+CASES = read_reference("hostile_answers.json")["cases"]
+HOSTILE = {case["name"]: _answer_of(case) for case in CASES if case["kind"] != "judge_output"} | MORE_ANSWERS
+"""What stays in its fence, whatever the prompt: tests/unit/test_attacks.py."""
 
 
-ANSWERS = [*(name for name in CASES if CASES[name]["kind"] != "judge_output"), *MORE_ANSWERS]
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-async def test_a_hostile_answer_stays_in_its_fence_and_loses(judge_over: JudgeOver, name: str) -> None:
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_answer_loses(judge_over: JudgeOver, name: str) -> None:
     """In both orders; a judge that quotes the answer as it saw it, and then says B, is read as B."""
-    answer, unasked = _answer_of(name), name == "master_key_opener"
+    answer, unasked = HOSTILE[name], name == "master_key_opener"
     fake = FakeServer(always("<think>no</think><score>0</score>"))
     async with judge_over(fake) as judge:
         assert (await judge.ask(GradeQuestion(TASK, CRITERION, answer))).value is False
     assert len(fake.requests) == (0 if unasked else 1)
-    for request in fake.requests:
-        _check_prompt(request.prompt, ["task", "answer", "criterion"], answer)
-
     fake = FakeServer(lambda request: ServedReply(f"{clean(answer)[:2000]}\nSo: \\boxed{{B}}"))
     async with judge_over(fake) as judge:
         pairs = ((rollout(1, one), rollout(2, two)) for one, two in ((answer, OPPONENT), (OPPONENT, answer)))
@@ -84,8 +68,6 @@ async def test_a_hostile_answer_stays_in_its_fence_and_loses(judge_over: JudgeOv
     tie = [Outcome(0.5, 0.5)] * 2
     assert values == (tie if name == "copy_of_opponent" else expected)
     assert len(fake.requests) == (0 if unasked or name == "copy_of_opponent" else 2)
-    for request in fake.requests:
-        _check_prompt(request.prompt, ["task", "candidate", "candidate"], answer)
 
 
 async def test_a_trajectory_cannot_forge_the_answer_of_its_candidate(ask: Ask) -> None:

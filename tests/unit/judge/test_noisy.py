@@ -3,6 +3,7 @@ and one whose calls are counted, recorded, bounded and held against the failure 
 """
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -149,6 +150,16 @@ async def test_groups_share_the_tally_and_keep_records_of_their_own() -> None:
     assert [type(each) for each in one.records.values] == [Grade, Comparison]
     assert [type(each) for each in other.records.values] == [Selection, Score]
     assert stage.records.calls == 0
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+async def test_a_score_that_is_no_finite_number_is_no_outcome(score: float) -> None:
+    judge = MeteredJudge(scripted.ScriptedJudge(bias=score))
+    pair = scripted.rollouts("9", "1")
+    found = await judge.ask(PairQuestion(scripted.TASK, *pair, style=Style.SCORES))
+    assert found.value is None and judge.records.missing == 1
+    (comparison,) = judge.records.of(Comparison)
+    assert comparison.outcome is None
 
 
 async def test_what_goes_beyond_the_allowance_is_not_asked() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.base.terminal import Progress
-from scope_selfplay.base.values import Candidate, CandidateStatus, Check, Criterion, Priority, Role, Rollout
+from scope_selfplay.base.values import Candidate, CandidateStatus, Check, Criterion, Priority, Rollout
 from scope_selfplay.config.load import load_config
 from scope_selfplay.judge.protocol import grade_answer
 from scope_selfplay.judge.rules import VerifierJudge
@@ -83,8 +83,8 @@ async def test_a_short_answer_is_compared_as_its_question_says(tmp_path: Path) -
     ):
         (row,) = read_given_tasks(written(tmp_path, {"question": "?", "answer": "Paris", "check": check}))
         assert row.task is not None and row.rubric is not None
-        rollout = Rollout(id="r", role=Role.SOLVER, checkpoint="S", subject_id="q", turns=(), answer=answer)
-        grade = await grade_answer(VerifierJudge(), row.task, row.rubric, rollout, key=("k",))
+        given = Rollout.of_answer(answer)
+        grade = await grade_answer(VerifierJudge(), row.task, row.rubric, given, key=("k",))
         assert [(verdict.value, verdict.attempts) for verdict in grade.verdicts] == [(expected, 0)]
 
 

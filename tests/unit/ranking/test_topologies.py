@@ -75,15 +75,11 @@ def test_a_seed_asks_for_the_same_in_every_version() -> None:
         asked += [drive(design(n, random.Random(n)), judge).waves for design in DESIGNS.values()]
         asked += [drive(double_elimination(n, random.Random(n), reset=True), judge).waves]
         for size, below in product((2, 3, 5), range(min(n, 3))):
-            shape = {
-                "group_size": size,
-                "winners": max(1, size // 2),
-                "final": 2,
-                "repeats": 2,
-                "below": below,
-            }
-            groups = failing(best_of(qualities(n, 7), max(1, size // 2)), share, n)
-            asked += [drive(group_tournament(n, random.Random(n), **shape), groups).waves]
+            winners = max(1, size // 2)
+            topology = group_tournament(
+                n, random.Random(n), group_size=size, winners=winners, final=2, repeats=2, below=below
+            )
+            asked += [drive(topology, failing(best_of(qualities(n, 7), winners), share, n)).waves]
     numbers = [[[tuple(each) for each in wave] for wave in waves] for waves in asked]
     assert sha256(str(numbers).encode()).hexdigest()[:12] == "0783d955f41a"
 

@@ -23,7 +23,7 @@ from scope_selfplay.base.values import (
 )
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.design import Arrivals, RolloutGroup
-from scope_selfplay.designs.step import open_rewarder, records_of, reward_metrics
+from scope_selfplay.designs.step import Rewarder, records_of, reward_metrics
 from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
 from scope_selfplay.judge.protocol import (
     GradeQuestion,
@@ -70,33 +70,31 @@ class ScriptedJudge:
         match question:
             case RubricQuestion():
                 self.asked.append(("rubric",))
-                return Reply(RUBRIC, Verdict(value=True)) if self._writes else Reply(None, UNREADABLE)
+                return question.said(RUBRIC) if self._writes else Reply(None, UNREADABLE)
             case GradeQuestion(criterion=criterion, answer=answer):
                 self.asked.append(("grade", answer))
                 if answer in self._fails:
                     return Reply(None, UNREADABLE)
-                met = worth(answer, criterion) >= 5
-                return Reply(met, Verdict(value=met))
+                return question.said(worth(answer, criterion) >= 5)
             case PairQuestion(first=first, second=second, style=style):
                 self._see("compare", question.rubric, first, second)
                 if self._fails & {str(first.answer), str(second.answer)}:
                     return Reply(None, UNREADABLE)
-                scores = (worth(first.answer) + self._bias, worth(second.answer))
-                return outcome(*scores, style=style)
+                scores = Outcome(worth(first.answer) + self._bias, worth(second.answer))
+                return question.said(in_style(style, scores))
             case SelectQuestion(candidates=candidates, winners=winners):
                 self._see("select", question.rubric, *candidates)
                 if self._fails & {str(each.answer) for each in candidates}:
                     return Reply(None, UNREADABLE)
                 order = sorted(range(len(candidates)), key=lambda number: -worth(candidates[number].answer))
-                return Reply(order[:winners], Verdict(value=True, reasoning="by their worth"))
+                return question.said(order[:winners])
             case ScoreQuestion(rollout=rollout, rubric=rubric, scale=scale):
                 answer = str(rollout.answer)
                 self.asked.append(("score", answer))
                 if answer in self._fails:
                     return Reply(None, UNREADABLE)
                 value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
-                said = Verdict(value=True, reasoning="by its worth")
-                return Reply(value / 10 if scale.of_trace else value, said)
+                return question.said(value / 10 if scale.of_trace else value)
         raise AssertionError("rewards need no gate")
 
     def _see(self, what: str, rubric: Rubric | None, *rollouts: Rollout) -> None:
@@ -109,12 +107,9 @@ def worth(answer: str | None, criterion: Criterion | None = None) -> float:
     return float((answer or "").split()[places.index(criterion.text) if criterion else 0])
 
 
-def outcome(first: float, second: float, *, style: Style) -> Reply[Outcome]:
+def in_style(style: Style, scores: Outcome) -> Outcome:
     """Both scores, or the shares of who is preferred."""
-    if not style.is_scored:
-        first = 0.5 if first == second else float(first > second)
-        second = 1 - first
-    return Reply(Outcome(first, second), Verdict(value=True))
+    return scores if style.is_scored else Outcome(scores.share, 1 - scores.share)
 
 
 def rollout(
@@ -165,9 +160,9 @@ class JudgeOfThoughts(ScriptedJudge):
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         assert isinstance(question, PairQuestion)
         pair = (question.first, question.second)
-        scores = [float(str(each.turns[-1].thinking).split()[0]) for each in pair]
+        scores = Outcome(*(float(str(each.turns[-1].thinking).split()[0]) for each in pair))
         self.asked.append(("compare", *(each.id for each in pair)))
-        return outcome(*scores, style=question.style)
+        return question.said(in_style(question.style, scores))
 
 
 def all_right(thoughts: Sequence[int]) -> list[Rollout]:
@@ -217,7 +212,7 @@ class StepRewards(NamedTuple):
 async def rewards_of_step(
     settings: SolverConfig, judge: Judge, groups: Sequence[RolloutGroup], key: Key = ("s",)
 ) -> StepRewards:
-    rewarder = open_rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
+    rewarder = Rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
     judged = await rewarder.judge_step(groups, key)
     return StepRewards(
         [group.rewards for group in judged], records_of(judged), joined_values([reward_metrics(judged)])

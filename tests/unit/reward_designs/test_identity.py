@@ -10,7 +10,7 @@ import pytest
 
 from scope_selfplay.base.values import Rollout, Selection
 from scope_selfplay.config.training import SolverConfig
-from scope_selfplay.designs.step import open_design, open_rewarder, records_of
+from scope_selfplay.designs.step import Rewarder, open_design, records_of
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.judge.fences import View, read_fences, shown
 from scope_selfplay.judge.protocol import PairQuestion, Question, Reply, ScoreQuestion, SelectQuestion
@@ -135,7 +135,7 @@ async def test_every_match_of_every_repeat_is_a_call_of_its_own(
     reward = {"design": "tournament_grpo_2_1_1", "repeats": 8, "rubrics": "none"}
     # So patient that it asks a busy machine for no sign of life.
     async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
-        rewarder = open_rewarder(SolverConfig.model_validate({"reward": reward}), MeteredJudge(judge), len)
+        rewarder = Rewarder(SolverConfig.model_validate({"reward": reward}), MeteredJudge(judge), len)
         group = finished_group(TASK, RUBRIC, rollouts(*answers), ("g",))
         (records,) = records_of(await rewarder.judge_step([group], ("s",)))
         assert len(fake.requests) == len({request.body["seed"] for request in fake.requests}) == 56

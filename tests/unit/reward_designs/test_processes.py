@@ -14,7 +14,7 @@ from scope_selfplay.base.values import Check, Criterion, Rollout, Rubric
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.designs.answers import Rewards
 from scope_selfplay.designs.design import Peers
-from scope_selfplay.designs.step import open_rewarder, reward_metrics
+from scope_selfplay.designs.step import Rewarder, reward_metrics
 from scope_selfplay.judge.account import MeteredJudge
 from scope_selfplay.rewards.measures import Measures, joined_values
 from tests.unit.reward_designs.scripted import (
@@ -68,7 +68,7 @@ def share_of_step(
 ) -> tuple[list[Rewards], Measures]:
     async def step() -> tuple[list[Rewards], Measures]:
         config = SolverConfig.model_validate(settings)
-        rewarder = open_rewarder(config, MeteredJudge(judge), len, peers)
+        rewarder = Rewarder(config, MeteredJudge(judge), len, peers)
         opened = [finished_group(RIGHT, RUBRIC, group, ("g", number)) for number, group in groups]
         judged = await rewarder.judge_step(opened, ("s",))
         return [group.rewards for group in judged], reward_metrics(judged)
@@ -145,7 +145,7 @@ OWN = Rubric(task_id="t1", criteria=(Criterion(text="first"),))
 async def test_a_rubric_that_a_question_brought_is_used_and_none_is_written(preset: str) -> None:
     """Tournament-GRPO, section 4.1: rubrics of queries are made before training and stay as they are."""
     judge, question = ScriptedJudge(), TASK.model_copy(update={"document_id": ""})
-    rewarder = open_rewarder(SolverConfig.model_validate({"reward": preset}), MeteredJudge(judge), len)
+    rewarder = Rewarder(SolverConfig.model_validate({"reward": preset}), MeteredJudge(judge), len)
     await rewarder.judge_step([finished_group(question, OWN, rollouts("2", "1"), ("g",))], ("s",))
     most = rewarder.design.most_calls(question, OWN, rewarder.design.entrants(rollouts("2", "1")))
     assert ("rubric",) not in judge.asked and 0 < len(judge.asked) <= most
@@ -157,12 +157,12 @@ async def test_a_rubric_that_a_question_brought_is_used_and_none_is_written(pres
 async def test_only_a_rubric_of_the_query_is_used_and_a_training_that_goes_on_keeps_it(document: str) -> None:
     judge, task = ScriptedJudge(), TASK.model_copy(update={"document_id": document})
     own = OWN if document else Rubric(task_id="t1", criteria=(Criterion(text="8", check=Check.BOXED),))
-    rewarder = open_rewarder(TOURNAMENT, MeteredJudge(judge), len)
+    rewarder = Rewarder(TOURNAMENT, MeteredJudge(judge), len)
     await rewarder.judge_step([finished_group(task, own, rollouts("2", "1"), ("g",))], ("s",))
     assert judge.asked.count(("rubric",)) == 1 and judge.rubrics == [RUBRIC] * 4
 
     # A training that goes on keeps its rubrics.
-    later = open_rewarder(TOURNAMENT, MeteredJudge(resumed := ScriptedJudge()), len)
+    later = Rewarder(TOURNAMENT, MeteredJudge(resumed := ScriptedJudge()), len)
     later.design.rubric_source.keep([RUBRIC])
     await later.judge_step([finished_group(task, own, rollouts("2", "1"), ("g",))], ("s",))
     assert ("rubric",) not in resumed.asked and resumed.rubrics == [RUBRIC] * 4
