@@ -31,7 +31,7 @@ from scope_selfplay.cluster.check_pods import reference_problems, rule_problems,
 from scope_selfplay.cluster.folder import SHARED
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
-from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Body, Component, gpus_of, pack_map
+from scope_selfplay.cluster.pods import CLAIM, Body, Component, Label, gpus_of, pack_map
 from scope_selfplay.cluster.prepare import TRACKERS
 from scope_selfplay.cluster.stages import is_vllm, settings_of
 from scope_selfplay.config.cluster import has_registry, image_name
@@ -149,7 +149,7 @@ def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
     overrides = [
         value
         for pods in pods_of(objects)
-        if pods.labels.get(COMPONENT) == "controller"
+        if pods.labels.get(Label.COMPONENT) == "controller"
         for container in pods.spec["containers"]
         for option, value in pairwise(container.get("args") or [])
         if option == "--set"
@@ -184,7 +184,7 @@ def _folder_problems(config: RunConfig, objects: Sequence[Body], packs: Sequence
     # The controller's image is as it was rendered, those of its Jobs are as run.yaml says now.
     expected = config.cluster.images.worker
     for pods in pods_of(objects):
-        for container in pods.containers if pods.labels.get(COMPONENT) == "controller" else ():
+        for container in pods.containers if pods.labels.get(Label.COMPONENT) == "controller" else ():
             image = container["image"]
             if image != expected:
                 message = f"has image {image}, its Jobs take cluster.images.worker {expected} of run.yaml"
@@ -302,7 +302,7 @@ def _image_problems(config: RunConfig) -> Iterator[Finding]:
 
 def _tracking_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
     """Training pods that do not know a tracker's key, or may not call it."""
-    trainers = [pods for pods in pods_of(objects) if pods.labels.get(COMPONENT) == Component.TRAINER]
+    trainers = [pods for pods in pods_of(objects) if pods.labels.get(Label.COMPONENT) == Component.TRAINER]
     policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     for tracker in config.tracking.report_to if trainers else ():
         names, where = TRACKERS.get(tracker, ()), f"tracking.report_to {tracker}"

@@ -22,7 +22,7 @@ from scope_selfplay.cluster.objects import (
     readable,
     stage_usage,
 )
-from scope_selfplay.cluster.pods import COMPONENT, Body
+from scope_selfplay.cluster.pods import Body, Label
 from scope_selfplay.cluster.prepare import secrets_of
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
@@ -120,7 +120,7 @@ def probe_finding(cluster: Kubectl) -> Finding:
     """What the newest pod of a Job `probe-volume` ended with. Raises as `Kubectl.objects`."""
     ended = [
         (state["finishedAt"], state.get("message", "").strip(), state.get("exitCode", 0) != 0)
-        for pod in cluster.objects("pods", f"{COMPONENT}=probe-volume")
+        for pod in cluster.objects("pods", f"{Label.COMPONENT}=probe-volume")
         for container in (pod.get("status") or {}).get("containerStatuses") or []
         if (state := (container.get("state") or {}).get("terminated")) and state.get("finishedAt")
     ]

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import Finding
 from scope_selfplay.cluster.objects import Pods, allows, matches, name_of, pods_of, port_of
-from scope_selfplay.cluster.pods import COMPONENT, Body, Component
+from scope_selfplay.cluster.pods import Body, Component, Label
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 
@@ -127,7 +127,7 @@ def _call_problems(
         port = port_of(url)
         if not allows(policies, "Egress", caller, None, port, pods):
             message = f"calls {url}, and there is no Service {address.hostname}"
-            if caller.labels.get(COMPONENT) == FETCHING:
+            if caller.labels.get(Label.COMPONENT) == FETCHING:
                 message = f"calls {url}, and no NetworkPolicy lets it out to port {port}"
             yield Finding(caller.owner, message)
         return
@@ -152,7 +152,7 @@ def _named(objects: Sequence[Body], kind: str) -> dict[str, Body]:
 def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
     """Servers that the run does not start itself, and some caller's NetworkPolicies keep it from."""
     pods, services = pods_of(objects), _named(objects, "Service")
-    by_component = {caller.labels.get(COMPONENT): caller for caller in reversed(pods)}
+    by_component = {caller.labels.get(Label.COMPONENT): caller for caller in reversed(pods)}
     for setting, url, components in _external_servers(config):
         address = urlsplit(url)
         callers = [by_component[each] for each in components if each in by_component]
@@ -166,7 +166,7 @@ def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Find
             policies = _named(objects, "NetworkPolicy").values()
             kept = [each for each in callers if not allows(policies, "Egress", each, None, port, pods)]
             if kept:
-                who = " and ".join(each.labels[COMPONENT] for each in kept)
+                who = " and ".join(each.labels[Label.COMPONENT] for each in kept)
                 yield Finding(
                     setting,
                     f"names {url}, and no NetworkPolicy lets {who} out to port {port}; add the "

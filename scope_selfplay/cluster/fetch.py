@@ -27,7 +27,7 @@ from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.check import config_of
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
-from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body, status_name
+from scope_selfplay.cluster.pods import RUNS, WORKER_ACCOUNT, Body, Label, status_name
 from scope_selfplay.store.files import place_of, read_value, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, checksum
 from scope_selfplay.store.object_store import ObjectFolder, StoredFile, receive
@@ -347,7 +347,7 @@ def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> 
 
 def _controller_of(cluster: Kubectl, run: str, folder: Path | None) -> Body:
     """The run's controller: as applied, or, where its Job is deleted, as its folder has it."""
-    if jobs := cluster.objects("jobs", f"{RUN}={run},{COMPONENT}=controller"):
+    if jobs := cluster.objects("jobs", f"{Label.RUN}={run},{Label.COMPONENT}=controller"):
         return dict(jobs[-1])
     place = folder or Path("k8s") / "runs" / run
     if not place.is_dir():
@@ -388,7 +388,7 @@ def reader_pod(controller: Body, run: str) -> Body:
         "containers": [container],
         "volumes": volumes,
     }
-    labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "reader", RUN: run}
+    labels = {"app.kubernetes.io/name": "scope-selfplay", Label.COMPONENT: "reader", Label.RUN: run}
     name = f"{run}-reader-{secrets.token_hex(3)}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 

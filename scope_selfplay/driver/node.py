@@ -24,7 +24,7 @@ from typing import Any
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, machine_fault
 from scope_selfplay.base.machine import free_port
-from scope_selfplay.cluster.pods import COMPONENT, OF_CONTAINERS, Component, ManifestContext, Owner, Place
+from scope_selfplay.cluster.pods import OF_CONTAINERS, Component, Label, ManifestContext, Owner, Place
 from scope_selfplay.driver.api import Body, ObjectKind
 from scope_selfplay.driver.follow import STATUS
 from scope_selfplay.driver.loop import Hand
@@ -254,7 +254,7 @@ class NodeHand(Hand):
     def run(self, name: str, command: Sequence[str], is_stopped: Callable[[], bool]) -> None:
         """Do what must be there before the run. Raises OutsideError where it fails."""
         pod = {"containers": [{"command": list(command), "env": []}], "terminationGracePeriodSeconds": 30}
-        metadata = {"name": name, "labels": {COMPONENT: Component.WORKER.value}}
+        metadata = {"name": name, "labels": {Label.COMPONENT: Component.WORKER.value}}
         process = self._new({"kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}})
         self._start(process)
         assert process.keeper is not None
@@ -270,7 +270,7 @@ class NodeHand(Hand):
         self._made += 1
         name, labels = body["metadata"]["name"], body["metadata"]["labels"]
         step = step_of(labels)
-        slots = self._placement.slots_of(step.stage if step else Stage.TASKS, labels[COMPONENT])
+        slots = self._placement.slots_of(step.stage if step else Stage.TASKS, labels[Label.COMPONENT])
         made = NodeProcess(body, f"{name}/{self._made}", self._folder.driver / f"{name}.log", slots)
         self._processes[name] = made
         return made

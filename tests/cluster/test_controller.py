@@ -15,7 +15,7 @@ import pytest
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster import stages
-from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.cluster.pods import Component, Label
 from scope_selfplay.config.cluster import ImagesConfig
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import kubernetes as expiry
@@ -279,7 +279,7 @@ def test_what_a_controller_made_goes_with_its_job_or_has_the_next_one_as_its_own
 
 
 def test_a_controller_of_another_image_takes_over_in_the_middle_of_a_stage(site: Callable[..., Site]) -> None:
-    run, labels = site(iterations=1), {"scope/run": "r1", COMPONENT: Component.CONTROLLER.value}
+    run, labels = site(iterations=1), {"scope/run": "r1", Label.COMPONENT: Component.CONTROLLER.value}
 
     def begin(job: str, image: str) -> tuple[str, Controller]:
         uid, cluster = run.make_job(job, labels=labels), run.config.cluster
