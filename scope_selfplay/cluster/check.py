@@ -6,8 +6,7 @@ config's own settings and the schemas of Kubernetes releases, which the package 
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from scope_selfplay.cluster.check_cluster import (
     one_node_problems,
     own_quota_problems,
     peak_gpus,
-    probe_finding,
+    probe_findings,
     quota_problems,
     secret_problems,
     storage_problems,
@@ -94,10 +93,10 @@ def check_folder(folder: Path) -> RunCheck:
         *(check for check in checks if check.state is State.STOP),
     ]
     notes = [*_notes(config), *(str(check) for check in checks if check.state is not State.STOP)]
-    if _has_schemas():
+    try:
         found += schema_problems(created)
-    else:
-        notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
+    except ConfigError as error:
+        notes.append(f"schemas not checked: {error}")
     return RunCheck(config, created, found, notes)
 
 
@@ -115,26 +114,21 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
         *version_problems(objects, version),
         *(Finding("cluster", line) for part in parts for line in cluster.refusals(part)),
     ]
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {
-        "the volume": lambda: claim_problems(config, objects, cluster),
-        "Secrets": lambda: secret_problems(config, cluster),
-        "storage classes": lambda: storage_problems(objects, cluster),
-        "nodes and their GPUs": lambda: node_problems(config, objects, cluster),
-        "quotas": lambda: quota_problems(config, objects, cluster),
+    checks = {
+        "the volume": claim_problems(config, objects, cluster),
+        "Secrets": secret_problems(config, cluster),
+        "storage classes": storage_problems(objects, cluster),
+        "nodes and their GPUs": node_problems(config, objects, cluster),
+        "quotas": quota_problems(config, objects, cluster),
+        "what the volume can do": probe_findings(config, cluster),
     }
-    for what, check in checks.items():
+    for what, findings in checks.items():
         try:
-            found = list(check())
+            found = list(findings)
             problems += [each for each in found if each.state is State.STOP]
             notes = [*notes, *(str(each) for each in found if each.state is not State.STOP)]
         except ConfigError as error:
             notes = [*notes, f"{what} not checked: {error}"]
-    # Who may not see pods knows nothing of a probe.
-    with suppress(ConfigError):
-        if not config.cluster.store:
-            probed = probe_finding(cluster)
-            problems = [*problems, *([probed] if probed.state is State.STOP else [])]
-            notes = [*notes, probed.what]
     return RunCheck(config, objects, problems, notes)
 
 
@@ -324,7 +318,7 @@ def schema_problems(objects: Sequence[Body]) -> list[Finding]:
 
     Raises ConfigError where the package is missing.
     """
-    if not _has_schemas():
+    if importlib.util.find_spec("kubernetes_validate") is None:
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
     for version in VERSIONS:
@@ -348,10 +342,6 @@ def _is_of_others(api: str) -> bool:
     """Whether an API group is none of Kubernetes' own: those have no dot, or end in .k8s.io and are no experiment."""
     group = api.partition("/")[0] if "/" in api else ""
     return "." in group and not (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
-
-
-def _has_schemas() -> bool:
-    return importlib.util.find_spec("kubernetes_validate") is not None
 
 
 @cache

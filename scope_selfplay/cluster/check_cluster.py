@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.errors import ConfigError, Finding, State
+from scope_selfplay.base.errors import Finding, State
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import (
     COUNTED,
@@ -82,16 +82,8 @@ def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Find
                 "name one (storageClassName in cluster.claim), or make a PersistentVolume for it"
             )
         # A volume that is bound to the claim, or will be, needs no class.
-        if not any(_fits(volume, claim, cluster.namespace) for volume in volumes_seen(cluster)):
+        if not any(_fits(volume, claim, cluster.namespace) for volume in cluster.seen("persistentvolumes")):
             yield Finding(name_of(claim), message)
-
-
-def volumes_seen(cluster: Kubectl) -> Sequence[Body]:
-    """PersistentVolumes are the whole cluster's, and not everybody may see them."""
-    try:
-        return cluster.objects("persistentvolumes")
-    except ConfigError:
-        return ()
 
 
 def is_kept_for(volume: Body, claim: str, namespace: str) -> bool:
@@ -116,6 +108,12 @@ def is_default_class(storage_class: Body) -> bool:
     return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
+def probe_findings(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
+    """What the volume could do when it was probed. Raises ConfigError where pods may not be seen."""
+    if not config.cluster.store:
+        yield probe_finding(cluster)
+
+
 def probe_finding(cluster: Kubectl) -> Finding:
     """What the newest pod of a Job `probe-volume` ended with. Raises as `Kubectl.objects`."""
     ended = [
@@ -125,7 +123,7 @@ def probe_finding(cluster: Kubectl) -> Finding:
         if (state := (container.get("state") or {}).get("terminated")) and state.get("finishedAt")
     ]
     if not ended:
-        return Finding("the volume", "the volume was not probed yet: kubectl apply -k RUN/prepare", State.OK)
+        return Finding("the volume", "was not probed yet: kubectl apply -k RUN/prepare", State.OK)
     _, line, failed = max(ended)
     line = line or "was probed in vain; see the log of the Job probe-volume"
     return Finding("the volume", line, State.STOP if failed else State.OK)
@@ -265,12 +263,8 @@ def _from_zero(what: str) -> Finding:
 
 def _held_by_others(config: RunConfig, cluster: Kubectl) -> dict[str, Amounts]:
     """What pods that are not the run's hold, by node; nothing where they may not be seen."""
-    try:
-        pods = cluster.objects("pods", everywhere=True)
-    except ConfigError:
-        return {}
     held: dict[str, Amounts] = {}
-    for pod in pods:
+    for pod in cluster.seen("pods", everywhere=True):
         node, phase = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("phase")
         is_ours = (pod["metadata"].get("labels") or {}).get("scope/run") == config.name
         if node and phase not in ("Succeeded", "Failed") and not is_ours:
@@ -343,7 +337,8 @@ def _tolerates(toleration: Body, taint: Body) -> bool:
 def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
     """Secrets that the run names and the namespace lacks, or whose keys are others. Raises ConfigError where they may
     not be seen."""
-    for setting, (name, keys, advice) in secrets_of(config).items():
+    for setting, named in secrets_of(config).items():
+        name, keys, advice = named.name, named.keys, named.advice
         secret, where = cluster.get("secrets", name), f"cluster.{setting}"
         if secret is None:
             yield Finding(where, f"names the Secret {name}, which the namespace does not have; {advice}")

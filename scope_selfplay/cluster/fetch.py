@@ -314,12 +314,11 @@ class StoredRun:
             progress.advance(round(done.bytes / 1e6), name)
 
 
-def _store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
+def _store_of(cluster: Kubectl, run: str, folder: Path) -> str:
     """`cluster.store` of a run, as its status or its `folder` says; empty where it has none."""
     status = cluster.get("configmaps", status_name(run))
-    place = folder or Path("k8s") / "runs" / run
-    if status is None and place.is_dir():
-        return config_of(kustomize(place), place).cluster.store
+    if status is None and folder.is_dir():
+        return config_of(kustomize(folder), folder).cluster.store
     return str(((status or {}).get("data") or {}).get("store", ""))
 
 
@@ -329,6 +328,7 @@ def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> 
 
     Raises ConfigError where neither the run's controller is known nor its `folder`.
     """
+    folder = folder or Path("k8s") / "runs" / run
     if store := _store_of(cluster, run, folder):
         yield StoredRun(store, run)
         return
@@ -345,17 +345,16 @@ def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> 
         cluster.delete("pod", name)
 
 
-def _controller_of(cluster: Kubectl, run: str, folder: Path | None) -> Body:
+def _controller_of(cluster: Kubectl, run: str, folder: Path) -> Body:
     """The run's controller: as applied, or, where its Job is deleted, as its folder has it."""
     if jobs := cluster.objects("jobs", f"{Label.RUN}={run},{Label.COMPONENT}=controller"):
         return dict(jobs[-1])
-    place = folder or Path("k8s") / "runs" / run
-    if not place.is_dir():
+    if not folder.is_dir():
         raise ConfigError(
-            f"{run}: its controller's Job is deleted or never was, and there is no {place}; name the run's folder with "
-            "--folder, or the namespace with --namespace"
+            f"{run}: its controller's Job is deleted or never was, and there is no {folder}; name the run's folder "
+            "with --folder, or the namespace with --namespace"
         )
-    return next(body for body in kustomize(place) if body["kind"] == "Job")
+    return next(body for body in kustomize(folder) if body["kind"] == "Job")
 
 
 def reader_pod(controller: Body, run: str) -> Body:

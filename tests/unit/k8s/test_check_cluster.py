@@ -49,7 +49,7 @@ def test_rights_in_one_namespace_are_enough_for_a_check_and_for_a_doctor(answers
     assert found.problems == []
     from_cluster = found.notes[len(check_folder(QWEN).notes) :]
     unchecked = [note.partition(" not checked: ")[0] for note in from_cluster]
-    assert unchecked == ["storage classes", "nodes and their GPUs"]
+    assert unchecked == ["storage classes", "nodes and their GPUs", "what the volume can do"]
     assert all("Forbidden" in note for note in from_cluster)
     assert all(finding.state is State.OK for finding in examine(Kubectl()))
 
@@ -362,7 +362,7 @@ def test_check_and_doctor_tell_what_the_newest_probe_has_shown(answers: Answers)
     )
     first = probe(lacks, 0, "2026-01-02T00:00:00Z")
     answers.give("pods", first, probe("older", 64, "2026-01-01T00:00:00Z"))
-    assert lacks in cluster_check(QWEN).notes and messages(QWEN, "the volume") == []
+    assert f"the volume: {lacks}" in cluster_check(QWEN).notes and messages(QWEN, "the volume") == []
     assert (doctor("volume").state, doctor("volume").what) == (State.OK, lacks)
 
     broken = "/data: the volume cannot write (Read-only file system): no run can work on it"
