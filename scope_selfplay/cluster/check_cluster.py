@@ -55,25 +55,27 @@ def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
 def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
     """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
     classes = {body["metadata"]["name"]: body for body in cluster.objects("storageclasses")}
+    default = next((name for name, body in classes.items() if is_default_class(body)), "")
     known = ", ".join(classes) or "none"
     for claim in (body for body in objects if body.get("kind") == CLAIM_KIND):
         bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"]) or {}
-        wanted = claim["spec"].get("storageClassName")
-        default = next((name for name, body in classes.items() if is_default_class(body)), "")
-        maker = str(classes.get(wanted or default, {}).get("provisioner"))
         if (bound.get("status") or {}).get("phase") == "Bound":
             continue
+        # An empty name asks for a volume that somebody made, also where there is a default class.
+        wanted = claim["spec"].get("storageClassName")
+        name = default if wanted is None else wanted
+        maker = classes.get(name, {}).get("provisioner")
         if maker in OF_ONE_NODE and "ReadWriteMany" in claim["spec"]["accessModes"]:
             several = [name for name, body in classes.items() if body.get("provisioner") not in OF_ONE_NODE]
             yield Finding(
                 name_of(claim),
-                f"is ReadWriteMany, and volumes of the StorageClass {wanted or default} ({maker}) are one node's; "
+                f"is ReadWriteMany, and volumes of the StorageClass {name} ({maker}) are one node's; "
                 f"name one for several nodes ({', '.join(several) or 'there is none'}) as storageClassName in "
                 "cluster.claim, set accessModes: [ReadWriteOnce] there and a nodeSelector in cluster.pod, or name an "
                 "object store: cluster.store",
             )
             continue
-        if wanted == "" or wanted in classes or (not wanted and default):
+        if name in classes or wanted == "":
             continue
         message = f"wants the StorageClass {wanted}; there are {known}"
         if not wanted:
@@ -325,13 +327,10 @@ def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iter
 
 
 def _tolerates(toleration: Body, taint: Body) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if not toleration.get("key"):
-        return True
+    """One without a key, or without an effect, is for each of them."""
+    fits = all(toleration.get(field) in (None, "", taint.get(field)) for field in ("key", "effect"))
     exists = toleration.get("operator") == "Exists"
-    same = exists or toleration.get("value", "") == taint.get("value", "")
-    return same and bool(toleration["key"] == taint["key"])
+    return fits and bool(exists or toleration.get("value", "") == taint.get("value", ""))
 
 
 def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:

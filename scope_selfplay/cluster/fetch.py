@@ -288,14 +288,13 @@ class StoredRun:
         # What comes is counted by `bring`.
         open_at = partial(ObjectFolder, store, Progress())
         names, self._others = open_at(f"runs/{run}").names(), open_at("runs").names()
-        for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
-            place = f"runs/{run}/{part}"
-            # In the order of the run: of what each stage takes along, the last one's counts.
-            there = open_at(place).names() if part.startswith("iteration-") else [""]
-            inner = [name for name in ("", *Stage) if name in there]
-            for remote in (open_at(f"{place}/{name}") for name in inner):
-                files = remote.index() or remote.newest_work() or {}
-                self._found |= {name: (remote, file) for name, file in files.items()}
+        iterations = (name for name in names if name.startswith("iteration-"))
+        stages = [f"{iteration}/{stage}" for iteration in iterations for stage in Stage]
+        # In the order of the run: of what each stage takes along, the last one's counts.
+        for part in ("begin", *stages, "log"):
+            remote = open_at(f"runs/{run}/{part}")
+            files = remote.index() or remote.newest_work() or {}
+            self._found |= {name: (remote, file) for name, file in files.items()}
 
     def ask(self, *, checkpoints: bool, sums: list[str]) -> Any:
         """What the pod's program says: no hidden files, no links."""

@@ -4,7 +4,6 @@ Pure, but for `read_inputs`, `read_volume`, `make_cache` and `RunStore`.
 """
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -108,8 +107,7 @@ def read_inputs(
     the settings may not be readable, or name another run. Raises UserError where no run has begun.
     """
     # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
-    is_mounted = prompts.is_dir()
-    packs = tuple(sorted(entry.name for entry in os.scandir(prompts) if entry.is_dir())) if is_mounted else ()
+    packs = tuple(sorted(folder.name for folder in prompts.glob("*/")))
     try:
         settings = load_config(config, overrides)
         if name not in (None, settings.name) and RunFolder(root / name).config.is_file():

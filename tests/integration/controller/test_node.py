@@ -33,7 +33,7 @@ from scope_selfplay.plan.placement import place
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
-from tests.commands import ran
+from tests.commands import ran, wait_until
 from tests.disks import Disk, disk_at
 from tests.unit.controller.node_world import NODE, install
 from tests.unit.controller.worlds import config_of
@@ -92,13 +92,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
             process.kill()
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def lines_until(driver: "subprocess.Popen[str]", text: str) -> list[str]:
     assert driver.stderr is not None
     lines = []
@@ -113,12 +106,12 @@ def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(machine: Ma
     machine.holds.touch()
     driver = machine.start()
     lines_until(driver, "running r1-i00-make-tasks-a1")
-    until(lambda: "at work" in FollowedHere(machine.run).logs("make-tasks", 1))
+    wait_until(lambda: "at work" in FollowedHere(machine.run).logs("make-tasks", 1))
     # Keepers, servers and stage, and what these two started in sessions of their own.
     assert len(machine.left()) >= 10
     driver.kill()
     driver.wait()
-    until(lambda: machine.left() == [])
+    wait_until(lambda: machine.left() == [])
     machine.holds.unlink()
     machine.finish()
     assert FollowedHere(machine.run).status()["status"]["phase"] == "Done"
@@ -306,7 +299,7 @@ def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
     def at_work(stage: str, name: str = "") -> psutil.Process:
         """A program, the stage's own without a name, when the stage has opened what it needs."""
         log = disk.place / "tiny" / "driver" / f"tiny-{stage}.log"
-        until(lambda: log.exists() and "judge lexical" in log.read_text())
+        wait_until(lambda: log.exists() and "judge lexical" in log.read_text())
         return program_of(driver, name or stage)
 
     def rank_of(stage: str) -> psutil.Process:

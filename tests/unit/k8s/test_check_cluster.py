@@ -243,8 +243,10 @@ def test_a_claim_for_several_nodes_is_not_left_to_block_storage(answers: Answers
     assert (
         "the StorageClass gp3 (ebs.csi.aws.com) are one node's; name one for several nodes (efs-sc)" in found
     )
-    named = with_components(tmp_path / "efs", QWEN, cluster__claim={"storageClassName": "efs-sc"})
-    assert messages(named, "PersistentVolumeClaim/scope-data") == []
+    # The empty name asks for a volume that was made by hand.
+    for name in ("efs-sc", ""):
+        named = with_components(tmp_path / f"named-{name}", QWEN, cluster__claim={"storageClassName": name})
+        assert messages(named, "PersistentVolumeClaim/scope-data") == []
 
 
 def head_of(file: Path) -> str:
