@@ -350,25 +350,16 @@ def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
 
 OLDEST = "1.30"
 """Kubernetes release from which on runs are checked."""
-_SINCE = {
-    "podFailurePolicy": ("1.26", "add the component older-kubernetes"),
-    "completionMode": ("1.24", "train on one node"),
-}
-"""Field of a Job's spec -> the release from which on servers know it, and what to do before."""
 
 
-def version_problems(objects: Sequence[Body], version: str) -> Iterator[Finding]:
-    """Fields that a server of this version (`v1.29.3`) is too old for. Pure."""
-    for body in (each for each in objects if each.get("kind") == "Job"):
-        for field, (since, advice) in _SINCE.items():
-            if field in body["spec"] and is_older(version, since):
-                has = f"has spec.{field}, which servers know from Kubernetes {since} on, and this one is {version}"
-                yield Finding(name_of(body), f"{has}; {advice}")
-
-
-def version_notes(version: str) -> list[str]:
+def version_findings(version: str) -> list[Finding]:
     """A warning of a server that runs are not checked with; nothing of a newer one."""
-    return [f"the cluster is {version}; runs are checked from {OLDEST} on"] if is_older(version) else []
+    advice = (
+        f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
+        "kueue and several nodes"
+    )
+    found = Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice)
+    return [found] if is_older(version) else []
 
 
 def is_older(version: str, oldest: str = OLDEST) -> bool:

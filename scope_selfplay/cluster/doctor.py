@@ -3,11 +3,10 @@
 from scope_selfplay.base.errors import Finding, ScopeError, State, passed
 from scope_selfplay.cluster.check_cluster import (
     OF_ONE_NODE,
-    OLDEST,
     is_default_class,
     is_kept_for,
-    is_older,
     probe_finding,
+    version_findings,
 )
 from scope_selfplay.cluster.folder import SHARED, shipped_kustomize, yaml_text
 from scope_selfplay.cluster.kubectl import Kubectl
@@ -26,13 +25,7 @@ def examine(cluster: Kubectl) -> list[Finding]:
     except ScopeError as error:
         advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
         return [Finding("cluster", str(error), State.STOP, advice, is_outside=True)]
-    findings = [Finding("cluster", f"Kubernetes {version}", State.OK)]
-    if is_older(version):
-        advice = (
-            f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
-            "kueue and several nodes"
-        )
-        findings.append(Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice))
+    findings = [Finding("cluster", f"Kubernetes {version}", State.OK), *version_findings(version)]
     lacking = ", ".join(resource for resource in _NEEDED if not cluster.may("create", resource))
     # A Role may be made by those alone who have every right in it: a dry run tells.
     refused = "; ".join(cluster.refusals(shipped_kustomize() / SHARED))
