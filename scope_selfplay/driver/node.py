@@ -13,14 +13,15 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen, SubprocessError, TimeoutExpired
 from subprocess import run as run_program
 from typing import Any
+from urllib.request import urlopen
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, machine_fault
 from scope_selfplay.base.machine import free_port
@@ -312,12 +313,12 @@ class NodeHand(Hand):
         readiness, liveness = (process.container.get(f"{each}Probe") for each in ("readiness", "liveness"))
         failed, asked = 0, time.monotonic()
         while readiness and liveness and keeper.poll() is None:
-            answers = _succeeds(readiness, process.port)
+            answers = succeeds(readiness, process.port)
             if process.ready != answers:
                 process.ready, process.failures = answers, 0 if answers else process.failures
                 self._wake()
             if answers and time.monotonic() - asked >= liveness["periodSeconds"]:
-                failed, asked = 0 if _succeeds(liveness, process.port) else failed + 1, time.monotonic()
+                failed, asked = 0 if succeeds(liveness, process.port) else failed + 1, time.monotonic()
                 if failed >= liveness["failureThreshold"]:
                     self._say(f"{process.name}: does not answer any more; it is started again")
                     keeper.terminate()
@@ -349,17 +350,14 @@ def _here(command: Sequence[str]) -> list[str]:
     return [*here.get(first.removesuffix("3"), [shutil.which(first) or first]), *rest]
 
 
-def _succeeds(probe: Body, port: int) -> bool:
+def succeeds(probe: Body, port: int) -> bool:
     """One probe, as a kubelet makes it."""
     timeout = float(probe.get("timeoutSeconds", 1))
-    with suppress(OSError, ValueError, TimeoutExpired):
+    # Whatever listens on the port may answer in words of its own.
+    with suppress(OSError, ValueError, SubprocessError, HTTPException):
         if "exec" in probe:
-            done = run_program(
-                _here(probe["exec"]["command"]), timeout=timeout, capture_output=True, check=False
-            )
-            return done.returncode == 0
-        with urllib.request.urlopen(
-            f"http://{HOST}:{port}{probe['httpGet']['path']}", timeout=timeout
-        ) as reply:
-            return bool(reply.status < 400)
+            run_program(_here(probe["exec"]["command"]), timeout=timeout, capture_output=True, check=True)
+        else:
+            urlopen(f"http://{HOST}:{port}{probe['httpGet']['path']}", timeout=timeout).close()
+        return True
     return False

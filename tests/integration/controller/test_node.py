@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, suppress
@@ -26,7 +27,7 @@ from scope_selfplay.base.values import Candidate
 from scope_selfplay.driver import waiting
 from scope_selfplay.driver.follow import FollowedHere, status_lines
 from scope_selfplay.driver.local import drive_node, read_slots
-from scope_selfplay.driver.node import HOST, Ports
+from scope_selfplay.driver.node import HOST, Ports, succeeds
 from scope_selfplay.driver.parts import Inputs
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.plan.placement import place
@@ -222,6 +223,18 @@ def test_a_port_that_is_taken_is_exchanged(here: Machine, monkeypatch: pytest.Mo
         assert (
             code == 143 and f"r1-judge: port {other.getsockname()[1]} is taken; another one is used" in said
         )
+
+
+def test_what_answers_in_no_http_is_no_server() -> None:
+    with socket.create_server((HOST, 0)) as other:
+
+        def answer() -> None:
+            with other.accept()[0] as asked:
+                asked.recv(4096)
+                asked.sendall(b"hello\r\n")
+
+        threading.Thread(target=answer).start()
+        assert not succeeds({"httpGet": {"path": "/health"}}, other.getsockname()[1])
 
 
 def test_a_moved_run_goes_on_with_gpus_and_with_its_model_where_that_lies(here: Machine) -> None:
