@@ -76,6 +76,7 @@ class ObservedObject:
     """The uid of the Job that controls it."""
     step: RunStage | None
     body_hash: str
+    pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ class ObservedJob(ObservedObject):
     """A queue, such as Kueue's, has not admitted it yet."""
     queue: str
     """Its queue; empty where none is named."""
-    pods: tuple[ObservedPod, ...]
 
     @property
     def is_placed(self) -> bool:
@@ -104,7 +104,6 @@ class ObservedServer(ObservedObject):
     ready: bool
     problem: str | None
     """Why the cluster makes no pod for it: a quota, say."""
-    pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True, order=True)
@@ -204,15 +203,17 @@ def owner_of(body: Body) -> str | None:
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
-def _identity(body: Body, kind: ObjectKind) -> dict[str, Any]:
+def _identity(body: Body, kind: ObjectKind, pods: Sequence[ObservedPod] = ()) -> dict[str, Any]:
     """The fields of an ObservedObject."""
+    name = body["metadata"]["name"]
     return {
         "kind": kind,
-        "name": body["metadata"]["name"],
+        "name": name,
         "uid": body["metadata"]["uid"],
         "owner": owner_of(body),
         "step": step_of(_labels(body)),
         "body_hash": annotation(body, Label.BODY_HASH),
+        "pods": tuple(pod for pod in pods if name in (pod.job, pod.server)),
     }
 
 
@@ -222,7 +223,7 @@ def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
     state = JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
     number, of = labels.get(Label.SHARD, ""), labels.get(Label.SHARDS, "")
     return ObservedJob(
-        **_identity(body, ObjectKind.JOB),
+        **_identity(body, ObjectKind.JOB, pods),
         attempt=int(labels[Label.ATTEMPT]),
         shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
         spec_hash=annotation(body, Label.SPEC_HASH),
@@ -230,7 +231,6 @@ def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
         suspended=bool((body.get("spec") or {}).get("suspend")),
         queue=labels.get(Label.QUEUE, ""),
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
-        pods=tuple(pod for pod in pods if pod.job == body["metadata"]["name"]),
     )
 
 
@@ -240,11 +240,10 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     # Until the Deployment's controller has seen the newest spec, its counts are those of an older one.
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
     return ObservedServer(
-        **_identity(body, ObjectKind.DEPLOYMENT),
+        **_identity(body, ObjectKind.DEPLOYMENT, pods),
         component=_label(body, Label.COMPONENT),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
         problem=failure.get("message", failure.get("reason", "")) if failure else None,
-        pods=tuple(pod for pod in pods if pod.server == body["metadata"]["name"]),
     )
 
 
