@@ -39,15 +39,10 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     for body in objects:
         found += _object_problems(body, all_pods, known)
     for pods in all_pods:
-        arguments = [
-            words
-            for each in pods.containers
-            for part in ("command", "args")
-            for words in each.get(part) or ()
-        ]
-        urls = {url for words in arguments for url in _URL.findall(str(words))}
-        for url in sorted(url for url in urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost")):
-            found += _call_problems(pods, url, objects, all_pods)
+        told = str([(each.get("command"), each.get("args")) for each in pods.containers])
+        for url in sorted(set(_URL.findall(told))):
+            if urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+                found += _call_problems(pods, url, objects, all_pods)
     return found
 
 

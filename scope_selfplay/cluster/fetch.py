@@ -28,7 +28,7 @@ from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.check import config_of
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
 from scope_selfplay.cluster.pods import RUNS, WORKER_ACCOUNT, Body, Label, status_name
-from scope_selfplay.store.files import place_of, read_value, write_atomic
+from scope_selfplay.store.files import place_of, point_at, read_value, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, checksum
 from scope_selfplay.store.object_store import ObjectFolder, StoredFile, receive
 from scope_selfplay.store.ratings import kept_solver
@@ -95,14 +95,12 @@ def fetch(
         if note:
             write_atomic(folder / NOTE, json.dumps(note, indent=1, sort_keys=True) + "\n")
     # `best` points at the checkpoint that was kept.
-    best, link = listed["best"], folder / "best"
+    best = listed["best"]
     if checkpoints and best is None and (kept := kept_solver(RunFolder(folder))) is not None:
         # The store has no links.
         best = kept.checkpoint or None
-    if best is not None and (link.is_symlink() or not link.exists()):
-        place_of(folder, best)
-        link.unlink(missing_ok=True)
-        link.symlink_to(best)
+    if best is not None:
+        point_at(folder / "best", place_of(folder, best))
     progress.end(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB; {done.unchanged} were here")
     return done
 
