@@ -336,16 +336,13 @@ def _tolerates(toleration: Body, taint: Body) -> bool:
 def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
     """Secrets that the run names and the namespace lacks, or whose keys are others. Raises ConfigError where they may
     not be seen."""
-    for setting, named in secrets_of(config).items():
-        name, keys, advice = named.name, named.keys, named.advice
-        secret, where = cluster.get("secrets", name), f"cluster.{setting}"
-        if secret is None:
-            yield Finding(where, f"names the Secret {name}, which the namespace does not have; {advice}")
-        elif lacking := [key for key in keys if key not in (secret.get("data") or {})]:
-            message = (
-                f"names the Secret {name}, which has no key {', '.join(lacking)}; delete it, then {advice}"
-            )
-            yield Finding(where, message)
+    for setting, secret in secrets_of(config).items():
+        there, where = cluster.get("secrets", secret.name), f"cluster.{setting}"
+        names = f"names the Secret {secret.name}, which"
+        if there is None:
+            yield Finding(where, f"{names} the namespace does not have; {secret.advice}")
+        elif lacking := [key for key in secret.keys if key not in (there.get("data") or {})]:
+            yield Finding(where, f"{names} has no key {', '.join(lacking)}; delete it, then {secret.advice}")
 
 
 OLDEST = "1.30"
