@@ -170,21 +170,21 @@ def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Find
 
 
 def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, Sequence[Component]]]:
-    """Setting, URL and callers of every server that the run does not start itself; one that has no URL has ""."""
+    """Setting, URL and callers of every server that the run does not start itself; one without a URL may have ""."""
     cluster, judge, partners = config.cluster, config.judge, config.partners
     asks_model = judge.kind == "model"
     if asks_model and not cluster.judge.serve:
-        for url in judge.endpoint.each_url or ("",):
+        for url in judge.endpoint.each_url:
             yield "judge.endpoint.base_url", url, _BOTH
     for question, endpoint in judge.endpoints.items() if asks_model else ():
-        for url in endpoint.each_url or ("",):
+        for url in endpoint.each_url:
             yield f"judge.endpoints.{question}.base_url", url, _BOTH
     for server, setting, urls, callers in (
         (cluster.retriever, "search.url", (config.search.url or "",), _BOTH),
         (cluster.solver, "partners.solver.base_url", partners.solver.each_url, _BOTH),
         (cluster.challenger, "partners.challenger.base_url", partners.challenger.each_url, _BOTH[1:]),
     ):
-        for url in () if server.serve else urls or ("",):
+        for url in () if server.serve else urls:
             yield setting, url, callers
     for number, entry in enumerate(config.tools):
         yield f"tools.{number}.mcp.url", (entry.mcp.url if entry.mcp else None) or "", _BOTH
