@@ -181,51 +181,41 @@ def test_a_run_of_one_node_needs_one_with_its_label_and_room(
 
 
 @pytest.mark.parametrize(
-    ("more", "labels", "said"),
+    ("labels", "said"),
     [
-        ({}, {}, ["have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"]),
+        ({}, ["have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"]),
         # What the run itself holds is its own.
-        ({}, {"scope/run": "qwen3-8b"}, []),
+        ({"scope/run": "qwen3-8b"}, []),
     ],
 )
 def test_gpus_are_those_of_open_nodes_without_what_other_pods_hold(
-    answers: Answers, more: dict[str, Any], labels: dict[str, str], said: list[str]
+    answers: Answers, labels: dict[str, str], said: list[str]
 ) -> None:
-    answers.give("nodes", node("a", 8) | more)
+    answers.give("nodes", node("a", 8))
     answers.give("everywhere", held_by_others("a", **{GPU: "4"}, labels=labels))
     assert [message.partition(";")[0] for message in messages(QWEN, "nodes")] == said
 
 
 @pytest.mark.parametrize(
-    ("nodes", "components", "changes", "lacking"),
+    ("found", "changes", "lacking"),
     [
-        ([node("a", 0)], (), {}, [GPU]),
-        ([node("a", 8) | {"spec": {"unschedulable": True}}], (), {}, [GPU]),
-        ([node("a", 8)], ("single-node",), {}, ["scope/single-node=true"]),
-        (
-            [node("a", 8)],
-            (),
-            {"cluster__gpu_pod": {"spec": {"nodeSelector": {"pool": "h100"}}}},
-            ["pool=h100"],
-        ),
+        (node("a", 0), {}, GPU),
+        (node("a", 8) | {"spec": {"unschedulable": True}}, {}, GPU),
+        (node("a", 8), {"cluster__pod": {"spec": {"nodeSelector": LABEL}}}, "scope/single-node=true"),
+        (node("a", 8), {"cluster__gpu_pod": {"spec": {"nodeSelector": {"pool": "h100"}}}}, "pool=h100"),
     ],
     ids=["no GPU", "cordoned", "no label", "no pool"],
 )
 def test_a_pool_that_begins_from_zero_is_a_note(
-    answers: Answers,
-    tmp_path: Path,
-    nodes: list[Any],
-    components: tuple[str, ...],
-    changes: dict[str, Any],
-    lacking: list[str],
+    answers: Answers, tmp_path: Path, found: dict[str, Any], changes: dict[str, Any], lacking: str
 ) -> None:
     """An autoscaler makes a node when a pod waits for one."""
-    answers.give("nodes", *nodes)
+    answers.give("nodes", found)
     answers.give("everywhere")
-    checked = cluster_check(with_components(tmp_path / "top", QWEN, *components, **changes))
+    checked = cluster_check(with_components(tmp_path / "top", QWEN, **changes))
     assert checked.problems == []
     notes = [note for note in checked.notes if note.startswith("nodes: ")]
-    assert [note.split(";")[0] for note in notes] == [f"nodes: none has {each} now" for each in lacking]
+    assert [note.split(";")[0] for note in notes] == [f"nodes: none has {lacking} now"]
 
 
 def storage_class(name: str, provisioner: str, *, default: bool = False) -> dict[str, Any]:
