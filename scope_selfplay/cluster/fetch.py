@@ -384,7 +384,7 @@ def reader_pod(controller: Body, run: str) -> Body:
         "containers": [container],
         "volumes": volumes,
     }
-    labels = {"app.kubernetes.io/name": "scope-selfplay", Label.COMPONENT: "reader", Label.RUN: run}
+    labels = {Label.NAME: "scope-selfplay", Label.COMPONENT: "reader", Label.RUN: run}
     name = f"{run}-reader-{secrets.token_hex(3)}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 

@@ -140,7 +140,7 @@ def _kustomization(place: str, parts: Body) -> str:
 
 
 def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
-    labels = {"app.kubernetes.io/name": "scope-selfplay", Label.RUN: config.name}
+    labels = {Label.NAME: "scope-selfplay", Label.RUN: config.name}
     return {
         "namespace": layout.namespace,
         "resources": ["controller.yaml", *(f"../{folder}" for folder in layout.packs.values())],

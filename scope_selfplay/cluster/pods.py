@@ -71,6 +71,7 @@ class Label:
     BODY_HASH = "scope/body-hash"
     FENCE = "scope/fence"
     SUCCESSOR = "scope/successor"
+    NAME = "app.kubernetes.io/name"
     COMPONENT = "app.kubernetes.io/component"
     QUEUE = "kueue.x-k8s.io/queue-name"
 
@@ -237,8 +238,9 @@ def pod_template(
     `writes` is whether it may write on the run's volume, `stays` whether autoscalers must leave its node alone.
     """
     program = _with_store(cluster, program)
+    claim = {"persistentVolumeClaim": {"claimName": cluster.volume_claim}}
     every = [
-        Mount("data", _disk(cluster), VOLUME, not writes),
+        Mount("data", {"emptyDir": {}} if cluster.store else claim, VOLUME, not writes),
         Mount("tmp", {"emptyDir": {}}, "/tmp", read_only=False),
         *mounts,
     ]
@@ -279,11 +281,6 @@ def pod_template(
         if cluster.queue:
             pod["metadata"]["labels"][Label.QUEUE] = cluster.queue
     return pod
-
-
-def _disk(cluster: ClusterConfig) -> Body:
-    claim = {"claimName": cluster.volume_claim}
-    return {"emptyDir": {}} if cluster.store else {"persistentVolumeClaim": claim}
 
 
 def _with_store(cluster: ClusterConfig, program: Program) -> Program:
@@ -455,11 +452,7 @@ def event(
 
 
 def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "scope-selfplay",
-        Label.COMPONENT: component.value,
-        Label.RUN: config.name,
-    }
+    return {Label.NAME: "scope-selfplay", Label.COMPONENT: component.value, Label.RUN: config.name}
 
 
 def stamped(

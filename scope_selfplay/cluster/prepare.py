@@ -103,7 +103,7 @@ def _job(
     image = image or config.cluster.images.worker
     program = Program(image, command, pod or PodConfig(), environment, extra, pulls=pulls, keeps=keeps)
     name = f"fetch-{part}" if part else command[-1]
-    labels = {"app.kubernetes.io/name": "scope-selfplay", Label.COMPONENT: "fetch-model" if part else name}
+    labels = {Label.NAME: "scope-selfplay", Label.COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
     spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
     return _named(config, name, labels | {"scope/prepares": config.name}, spec)
