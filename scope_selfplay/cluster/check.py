@@ -78,9 +78,14 @@ def check_folder(folder: Path) -> RunCheck:
     # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
     claim = config.cluster.volume_claim
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
+    rules = rule_problems(created)
+    # Before Kubernetes 1.34 a Service is named by RFC 1035. The controller refuses such a run too, and every object is
+    # named after it.
+    if not config.name[0].isalpha():
+        rules = [Finding("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")]
     found = [
         *reference_problems(created, elsewhere),
-        *rule_problems(created),
+        *rules,
         *_folder_problems(config, objects, packs),
         *one_node_problems(config, created),
         *own_quota_problems(config, created),
@@ -167,11 +172,7 @@ def packs_of(objects: Sequence[Body], run: str) -> list[str]:
 
 
 def _folder_problems(config: RunConfig, objects: Sequence[Body], packs: Sequence[str]) -> Iterator[Finding]:
-    """A name that no Service can have, prompt packs that are not there, and a controller whose image is not that of its
-    Jobs."""
-    # Before Kubernetes 1.34 a Service is named by RFC 1035. The controller refuses such a run too.
-    if not config.name[0].isalpha():
-        yield Finding("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
+    """Prompt packs that are not there, and a controller whose image is not that of its Jobs."""
     for name in (config.domain, *([JUDGE_PACK] if config.judge.kind == "model" else [])):
         if name not in packs:
             message = "does not exist, and run.yaml names this pack; add ../prompts to the resources"

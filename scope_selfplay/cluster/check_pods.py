@@ -1,10 +1,10 @@
-"""Whether every object finds what it names, pods keep the commonest rules of an API server, and the NetworkPolicies let
+"""Whether every object finds what it names and keeps the commonest rules of an API server, and the NetworkPolicies let
 every call through. Objects in, problems out. Pure.
 
 What a schema cannot know: a ConfigMap, claim or account that does not exist, a Service that reaches no pods or no port,
 a policy that forbids what a Job is told to call, a server outside the run that no policy lets a pod out to. Of the
-server's rules those that `cluster.pod` can break, resources and volumes: pods that the controller makes are in no dry
-run. Everything else the server itself says in one: `scope k8s check --cluster`.
+server's rules those that a person who edits a folder is likely to break: names, labels, restarts, ports, quantities,
+volumes. Everything else the server itself says in a dry run: `scope k8s check --cluster`.
 """
 
 import re
@@ -192,30 +192,64 @@ def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, Sequence[Co
         yield "model.vllm_url", config.model.vllm_url or "", _BOTH[:1]
 
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _QUANTITY = re.compile(r"[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+_ACCESS = {"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"}
 
 
 def rule_problems(objects: Sequence[Body]) -> list[Finding]:
-    """Every rule that pods break, in the order of the objects."""
-    return [Finding(pods.owner, message) for pods in pods_of(objects) for message in _broken_rules(pods)]
+    """Every rule that an object breaks, in the order of the objects."""
+    return [Finding(name_of(body), message) for body in objects for message in _broken_rules(body)]
 
 
-def _broken_rules(pods: Pods) -> Iterator[str]:
-    for volume in pods.spec.get("volumes") or []:
+def _broken_rules(body: Body) -> Iterator[str]:
+    kind, metadata, spec = str(body.get("kind")), body.get("metadata") or {}, body.get("spec") or {}
+    # A Job's name is a label of its pods; before Kubernetes 1.34 a Service is named by RFC 1035.
+    rule = {"Job": _LABEL, "Service": _SERVICE}.get(kind, _DOMAIN)
+    if not rule.fullmatch(name := str(metadata.get("name"))):
+        yield f"metadata.name is {name!r}; small letters, digits and -, at most {253 if rule is _DOMAIN else 63}"
+    for key, value in (metadata.get("labels") or {}).items():
+        if not _KEY.fullmatch(str(key)):
+            yield f"labels has the key {key!r}, which no API server takes"
+        if not _VALUE.fullmatch(str(value)):
+            yield f"labels.{key} is {value!r}; at most 63 letters, digits, -, _ and ."
+    for (pods,) in [pods_of([body])] if kind in ("Job", "Deployment") else ():
+        restarts, allowed = pods.spec.get("restartPolicy", "Always"), ("Never", "OnFailure")
+        if (restarts in allowed) != (kind == "Job"):
+            yield f"has restartPolicy {restarts}; {kind}s take {' or '.join(allowed if kind == 'Job' else ['Always'])}"
+        yield from _broken_in_pods(pods)
+    if kind == "PersistentVolumeClaim":
+        modes, requests = spec.get("accessModes") or [], (spec.get("resources") or {}).get("requests") or {}
+        if not modes or set(modes) - _ACCESS:
+            yield f"has accessModes {modes}; one or more of {', '.join(sorted(_ACCESS))}"
+        yield from _quantities("resources.requests", {"storage": None, **requests})
+    for ruled in (spec, *(spec.get("ingress") or []), *(spec.get("egress") or [])):
+        yield from _ports(ruled.get("ports") or [], "port")
+
+
+def _broken_in_pods(pods: Pods) -> Iterator[str]:
+    volumes = pods.spec.get("volumes") or []
+    yield from _twice("volume", volumes, "name")
+    yield from _twice("container", pods.containers, "name")
+    for volume in volumes:
         if len(sources := sorted(set(volume) - {"name"})) != 1:
             yield f"volume {volume.get('name')} has {len(sources)} sources ({', '.join(sources)}); expected one"
     for container in pods.containers:
-        paths = Counter(mount["mountPath"] for mount in container.get("volumeMounts") or [])
-        yield from (f"has the mountPath {path} {count} times" for path, count in paths.items() if count > 1)
+        if not container.get("image"):
+            yield f"container {container.get('name')} has the image {container.get('image')!r}"
+        yield from _ports(container.get("ports") or [], "containerPort")
+        yield from _twice("mountPath", container.get("volumeMounts") or [], "mountPath")
         yield from _resources(container.get("resources") or {})
 
 
 def _resources(resources: Body) -> Iterator[str]:
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    for where, amounts in (("requests", requests), ("limits", limits)):
-        for resource, quantity in amounts.items():
-            if not _QUANTITY.fullmatch(str(quantity)):
-                yield f"{where}.{resource} is {quantity!r}, which is no quantity such as 500m, 2 or 16Gi"
+    yield from _quantities("requests", requests)
+    yield from _quantities("limits", limits)
     for resource in sorted({*requests, *limits}):
         asked, limit = requests.get(resource), limits.get(resource)
         if "/" in resource:
@@ -226,3 +260,21 @@ def _resources(resources: Body) -> Iterator[str]:
                 yield f"limits {limit} {resource}; devices are whole"
         elif all(_QUANTITY.fullmatch(str(each)) for each in (asked, limit)) and amount(asked) > amount(limit):
             yield f"requests {asked} {resource}, more than its limit of {limit}"
+
+
+def _ports(ports: Sequence[Body], field: str) -> Iterator[str]:
+    for name, value in ((name, port.get(name)) for port in ports for name in (field, "targetPort")):
+        if isinstance(value, int) and not 1 <= value <= 65535:
+            yield f"has {name} {value}; 1 to 65535"
+
+
+def _quantities(where: str, amounts: Mapping[str, object]) -> Iterator[str]:
+    for resource, quantity in amounts.items():
+        if not _QUANTITY.fullmatch(str(quantity)):
+            yield f"{where}.{resource} is {quantity!r}, which is no quantity such as 500m, 2 or 16Gi"
+
+
+def _twice(what: str, entries: Sequence[Body], field: str) -> Iterator[str]:
+    for name, count in Counter(entry.get(field) for entry in entries).items():
+        if count > 1:
+            yield f"has the {what} {name} {count} times"

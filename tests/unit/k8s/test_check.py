@@ -69,6 +69,7 @@ def changed(which: tuple[str, str], path: str, value: Any) -> Fault:
 controller, judge = (
     partial(changed, each) for each in (("Job", "tiny-controller"), ("Deployment", "tiny-judge"))
 )
+claim, service = partial(changed, ("PersistentVolumeClaim", "scope-data")), partial(changed, SERVICE)
 
 
 def asks(requests: dict[str, str], limits: dict[str, str]) -> Fault:
@@ -83,15 +84,26 @@ def file_of(key: str) -> Fault:
 GPU = "nvidia.com/gpu"
 PLANTED: dict[str, tuple[Fault, str]] = {
     "envFrom": (controller(f"{MAIN}/envFrom", [{"configMapRef": {"name": "absent"}}]), "comes from ConfigMap absent"),
+    "restart of a Job": (controller(f"{POD}/restartPolicy", "Always"), "restartPolicy Always"),
     "GPUs unlike": (asks({GPU: "1"}, {GPU: "2"}), "devices need equal ones"),
     "half a GPU": (asks({}, {GPU: "500m"}), "devices are whole"),
     "more than the limit": (asks({"cpu": "2"}, {"cpu": "1500m"}), "requests 2 cpu, more than its limit"),
     "quantity": (judge(f"{MAIN}/resources/limits/memory", "4 GB"), "is '4 GB', which is no quantity"),
-    "two sources": (controller(f"{POD}/volumes/0/emptyDir", {}), "volume data has 2 sources (emptyDir, persistent"),
+    "size": (claim("spec/resources/requests/storage", "1TB"), "is '1TB', which is no quantity"),
+    "access mode": (claim("spec/accessModes", ["ReadWriteAll"]), "has accessModes ['ReadWriteAll']"),
+    "name": (claim("metadata/name", "Scope_Data"), "metadata.name is 'Scope_Data'"),
+    "name of a Service": (service("metadata/name", "1judge"), "metadata.name is '1judge'"),
+    "long name": (controller("metadata/name", "a" * 64), "at most 63"),
+    "label": (controller("metadata/labels/team", "a b"), "labels.team is 'a b'"),
+    "key of a label": (controller("metadata/labels/a b", "x"), "labels has the key 'a b'"),
+    "port": (service("spec/ports/0/port", 80000), "has port 80000; 1 to 65535"),
+    "volume twice": (controller(f"{POD}/volumes/+", {"name": "tmp", "emptyDir": {}}), "has the volume tmp 2 times"),
+    "container twice": (controller(f"{POD}/initContainers/0/name", "main"), "has the container main 2 times"),
     "path twice": (
         controller(f"{MAIN}/volumeMounts/+", {"name": "tmp", "mountPath": "/data"}),
         "has the mountPath /data 2 times",
     ),
+    "image": (controller(f"{MAIN}/image", ""), "has the image ''"),
     "file of no key": (file_of("absent"), "takes absent of ConfigMap tiny-config, which has no such key"),
 }  # fmt: skip
 UNENFORCED = ("envFrom", "file of no key")
@@ -160,55 +172,64 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
     assert plan.gpus == max(peaks) and plan.gpu_hours > 0
 
 
-IMPOSSIBLE: dict[str, tuple[Path, dict[str, Any], str, str]] = {
-    "name": (QWEN, {"name": "1run"}, "name", "is '1run'; on a cluster a run's id begins with a letter"),
-    "judge": (ONE_GPU, {"cluster__judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
-    "engine": (
-        ONE_GPU,
-        {"cluster__train_solver": {"gpus": 0}},
-        "cluster.train_solver",
-        "has no GPU, and model.engine vllm_colocated samples on the trainer's",
-    ),
-    "batch": (
-        QWEN,
-        {"cluster__train_solver": {"nodes": 3}},
-        "cluster.train_solver",
-        "4 GPUs on each of 3 nodes: 12 processes cannot share a batch of 256",
-    ),
-    "no CUDA": (
-        QWEN,
-        {"cluster__images": {"worker": "scope-selfplay:0.2.0"}},
-        "cluster.images.trainer",
-        "train_challenger, train_solver, judge, solver, challenger would get GPUs",
-    ),
-    "no torch": (
-        TINY,
-        {"cluster__images__worker": SLIM},
-        "cluster.images.worker",
-        f"is {SLIM}, the slim image, which has no torch for train_solver, train_challenger, solver, challenger;",
-    ),
-    "a folder as a store": (
-        QWEN,
-        {"cluster__store": "file:///data"},
-        "cluster.store",
-        "each pod has its own",
-    ),
-    "nodes with a store": (
-        QWEN,
-        {"cluster__store": "s3://b/p", "cluster__train_solver": {"nodes": 2}},
-        "cluster.train_solver.nodes",
-        "write into one folder, and with cluster.store each has a disk of its own; train on one node",
-    ),
-    "evaluate with a store": (
-        QWEN,
-        {"cluster__store": "gs://b/p", "cluster__evaluate": {"checkpoints": ["S_1"], "benchmarks": ["a=/b"]}},
-        "cluster.evaluate",
-        "reads a run's folder, which no pod has with cluster.store; leave it out",
-    ),
-}
-
-
-@pytest.mark.parametrize(("source", "changes", "where", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize(
+    ("source", "changes", "where", "message"),
+    [
+        (QWEN, {"name": "1run"}, "name", "is '1run'; on a cluster a run's id begins with a letter"),
+        (ONE_GPU, {"cluster__judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
+        (
+            ONE_GPU,
+            {"cluster__train_solver": {"gpus": 0}},
+            "cluster.train_solver",
+            "has no GPU, and model.engine vllm_colocated samples on the trainer's",
+        ),
+        (
+            QWEN,
+            {"cluster__train_solver": {"nodes": 3}},
+            "cluster.train_solver",
+            "4 GPUs on each of 3 nodes: 12 processes cannot share a batch of 256",
+        ),
+        (
+            QWEN,
+            {"cluster__images": {"worker": "scope-selfplay:0.2.0"}},
+            "cluster.images.trainer",
+            "train_challenger, train_solver, judge, solver, challenger would get GPUs",
+        ),
+        (
+            TINY,
+            {"cluster__images__worker": SLIM},
+            "cluster.images.worker",
+            f"is {SLIM}, the slim image, which has no torch for train_solver, train_challenger, solver, challenger;",
+        ),
+        (QWEN, {"cluster__store": "file:///data"}, "cluster.store", "is a folder, and each pod has its own"),
+        (
+            QWEN,
+            {"cluster__store": "s3://b/p", "cluster__train_solver": {"nodes": 2}},
+            "cluster.train_solver.nodes",
+            "write into one folder, and with cluster.store each has a disk of its own; train on one node",
+        ),
+        (
+            QWEN,
+            {
+                "cluster__store": "gs://b/p",
+                "cluster__evaluate": {"checkpoints": ["S_1"], "benchmarks": ["a=/b"]},
+            },
+            "cluster.evaluate",
+            "reads a run's folder, which no pod has with cluster.store; leave it out",
+        ),
+    ],
+    ids=[
+        "name",
+        "judge",
+        "engine",
+        "batch",
+        "no CUDA",
+        "no torch",
+        "a folder as a store",
+        "nodes with a store",
+        "evaluate with a store",
+    ],
+)
 def test_what_no_cluster_can_do_is_one_problem(
     source: Path, changes: dict[str, Any], where: str, message: str, tmp_path: Path
 ) -> None:
