@@ -20,13 +20,13 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,7 +45,6 @@ from scope_selfplay.store.folder import Stage, is_whole, publish_model
 if TYPE_CHECKING:
     from scope_selfplay.config.run import RunConfig
 
-Input = TypeVar("Input", str, Path)
 _BROUGHT = (
     "the other Jobs of prepare bring what cluster.prepare names, anything else is to be copied there; this goes on by "
     "itself"
@@ -327,16 +326,17 @@ def build_index(index: Path, source: Path, patience: float, options: tuple[str, 
     from retrieval.commands import build
 
     brought = [Path(value) for name, value in pairwise(options) if name in ("--encoder", "--vectors")]
-    _wait_for([source, *(path for path in brought if path.is_absolute())], patience, Path.exists)
+    needed = [source, *(path for path in brought if path.is_absolute())]
+    _wait_for(lambda: [path for path in needed if not path.exists()], patience)
     build.main([str(source), str(index), *options], standalone_mode=False)
 
 
-def _wait_for(inputs: Iterable[Input], patience: float, is_there: Callable[[Input], bool]) -> None:
+def _wait_for(find_missing: Callable[[], Sequence[object]], patience: float) -> None:
     """Each is there when it is whole. Raises OutsideError for what is not there in time."""
-    inputs, end = tuple(inputs), time.monotonic() + patience
-    while missing := [str(each) for each in inputs if not is_there(each)]:
+    end = time.monotonic() + patience
+    while missing := find_missing():
         if time.monotonic() >= end:
-            raise OutsideError(f"{', '.join(missing)}: not there yet; {_BROUGHT}")
+            raise OutsideError(f"{', '.join(map(str, missing))}: not there yet; {_BROUGHT}")
         time.sleep(min(10.0, max(0.1, end - time.monotonic())))
 
 
@@ -442,13 +442,13 @@ def bring_inputs(config: "RunConfig", root: Path, patience: float) -> None:
     from scope_selfplay.store.object_store import ObjectFolder, Unit, pull
 
     if not (store := config.cluster.store):
-        _wait_for(map(Path, awaited(config)), patience, Path.exists)
+        _wait_for(lambda: [path for path in awaited(config) if not Path(path).exists()], patience)
         return
 
     def is_stored(path: str) -> bool:
         return ObjectFolder(store, Progress(), Unit.of(path).name).index() is not None
 
-    _wait_for(map(stored, awaited(config)), patience, is_stored)
+    _wait_for(lambda: [path for path in map(stored, awaited(config)) if not is_stored(path)], patience)
     bring = partial(pull, store, volume=root.parent, progress=Progress())
     has_begun = bring(Unit(f"runs/{config.name}/begin"))
     for path in inputs_of(config, begins=not has_begun):

@@ -1,7 +1,8 @@
-"""Commands that tests run in processes of their own."""
+"""Commands that tests run in processes of their own, and what they wait for."""
 
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -14,3 +15,10 @@ def ran(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
         "check": False,
     }
     return subprocess.run(command, **{**kept, **options})
+
+
+def wait_until(holds: Callable[[], object], *, seconds: float = 120, every: float = 0.05) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "gave up waiting"
+        time.sleep(every)

@@ -6,9 +6,8 @@ config's own settings and the schemas of Kubernetes releases, which the package 
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,18 +19,17 @@ from scope_selfplay.cluster.check_cluster import (
     one_node_problems,
     own_quota_problems,
     peak_gpus,
-    probe_finding,
+    probe_findings,
     quota_problems,
     secret_problems,
     storage_problems,
-    version_notes,
-    version_problems,
+    version_findings,
 )
 from scope_selfplay.cluster.check_pods import reference_problems, rule_problems, server_problems
 from scope_selfplay.cluster.folder import SHARED
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize
 from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
-from scope_selfplay.cluster.pods import CLAIM, COMPONENT, Body, Component, gpus_of, pack_map
+from scope_selfplay.cluster.pods import CLAIM, Body, Component, Label, gpus_of, pack_map
 from scope_selfplay.cluster.prepare import TRACKERS
 from scope_selfplay.cluster.stages import is_vllm, settings_of
 from scope_selfplay.config.cluster import has_registry, image_name
@@ -53,12 +51,19 @@ hold."""
 
 
 class RunCheck(NamedTuple):
-    """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are not mistakes."""
+    """What a run's folder holds, what the run will add to it, and what was found; `notes` are not mistakes."""
 
     config: RunConfig
     objects: list[Body]
-    problems: list[Finding]
-    notes: list[str]
+    findings: list[Finding]
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [each for each in self.findings if each.state is State.STOP]
+
+    @property
+    def notes(self) -> list[str]:
+        return [str(each) for each in self.findings if each.state is not State.STOP]
 
 
 def check_folder(folder: Path) -> RunCheck:
@@ -70,7 +75,6 @@ def check_folder(folder: Path) -> RunCheck:
     config = config_of(objects, folder)
     packs = packs_of(objects, config.name)
     created = [*objects, *planned_objects(config, packs)]
-    checks = examine_for_cluster(config)
     # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
     claim = config.cluster.volume_claim
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
@@ -91,14 +95,14 @@ def check_folder(folder: Path) -> RunCheck:
         *server_problems(config, created),
         *_tracking_problems(config, created),
         *_store_problems(config),
-        *(check for check in checks if check.state is State.STOP),
+        *_notes(config),
+        *examine_for_cluster(config),
     ]
-    notes = [*_notes(config), *(str(check) for check in checks if check.state is not State.STOP)]
-    if _has_schemas():
+    try:
         found += schema_problems(created)
-    else:
-        notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
-    return RunCheck(config, created, found, notes)
+    except ConfigError as error:
+        found.append(_unchecked("schemas", error))
+    return RunCheck(config, created, found)
 
 
 def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck:
@@ -106,36 +110,28 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
 
     Raises OutsideError for a cluster that does not answer.
     """
-    config, objects, problems, notes = checked
+    config, objects, _ = checked
     parts = [place for place in (folder / SHARED, folder) if place.is_dir()]
-    version = cluster.version()
-    notes = [*notes, *version_notes(version)]
-    problems = [
-        *problems,
-        *version_problems(objects, version),
-        *(Finding("cluster", line) for part in parts for line in cluster.refusals(part)),
-    ]
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {
-        "the volume": lambda: claim_problems(config, objects, cluster),
-        "Secrets": lambda: secret_problems(config, cluster),
-        "storage classes": lambda: storage_problems(objects, cluster),
-        "nodes and their GPUs": lambda: node_problems(config, objects, cluster),
-        "quotas": lambda: quota_problems(config, objects, cluster),
+    found = [*checked.findings, *version_findings(cluster.version())]
+    found += [Finding("cluster", line) for part in parts for line in cluster.refusals(part)]
+    checks = {
+        "the volume": claim_problems(config, objects, cluster),
+        "Secrets": secret_problems(config, cluster),
+        "storage classes": storage_problems(objects, cluster),
+        "nodes and their GPUs": node_problems(config, objects, cluster),
+        "quotas": quota_problems(config, objects, cluster),
+        "what the volume can do": probe_findings(config, cluster),
     }
-    for what, check in checks.items():
+    for what, findings in checks.items():
         try:
-            found = list(check())
-            problems += [each for each in found if each.state is State.STOP]
-            notes = [*notes, *(str(each) for each in found if each.state is not State.STOP)]
+            found += list(findings)
         except ConfigError as error:
-            notes = [*notes, f"{what} not checked: {error}"]
-    # Who may not see pods knows nothing of a probe.
-    with suppress(ConfigError):
-        if not config.cluster.store:
-            probed = probe_finding(cluster)
-            problems = [*problems, *([probed] if probed.state is State.STOP else [])]
-            notes = [*notes, probed.what]
-    return RunCheck(config, objects, problems, notes)
+            found.append(_unchecked(what, error))
+    return RunCheck(config, objects, found)
+
+
+def _unchecked(what: str, why: ConfigError) -> Finding:
+    return Finding(what, f"not checked: {why}", State.OK)
 
 
 def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
@@ -149,7 +145,7 @@ def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
     overrides = [
         value
         for pods in pods_of(objects)
-        if pods.labels.get(COMPONENT) == "controller"
+        if pods.labels.get(Label.COMPONENT) == "controller"
         for container in pods.spec["containers"]
         for option, value in pairwise(container.get("args") or [])
         if option == "--set"
@@ -184,41 +180,36 @@ def _folder_problems(config: RunConfig, objects: Sequence[Body], packs: Sequence
     # The controller's image is as it was rendered, those of its Jobs are as run.yaml says now.
     expected = config.cluster.images.worker
     for pods in pods_of(objects):
-        for container in pods.containers if pods.labels.get(COMPONENT) == "controller" else ():
+        for container in pods.containers if pods.labels.get(Label.COMPONENT) == "controller" else ():
             image = container["image"]
             if image != expected:
                 message = f"has image {image}, its Jobs take cluster.images.worker {expected} of run.yaml"
                 yield Finding(pods.owner, f"{message}; make them the same")
 
 
-def _notes(config: RunConfig) -> Iterator[str]:
-    cluster, peaks = config.cluster, peak_gpus(config)
-    images = cluster.images
-    named = {images.worker, images.trainer} - {""}
-    loose = sorted(image for image in named if "@sha256:" not in image)
+def _notes(config: RunConfig) -> Iterator[Finding]:
+    cluster, peaks, note = config.cluster, peak_gpus(config), partial(Finding, state=State.OK)
+    named = sorted({cluster.images.worker, cluster.images.trainer} - {""})
+    loose = [image for image in named if "@sha256:" not in image]
     if loose:
-        yield f"images without a digest may change under a run: {', '.join(loose)}"
-    if bare := [image for image in sorted(named) if not has_registry(image)]:
-        yield (
-            f"images without a registry are asked of docker.io by nodes that do not have them: {', '.join(bare)}; "
-            "name yours in cluster.images.registry"
-        )
+        yield note("images", f"without a digest may change under a run: {', '.join(loose)}")
+    if bare := [image for image in named if not has_registry(image)]:
+        why = f"without a registry are asked of docker.io by nodes that do not have them: {', '.join(bare)}"
+        yield note("images", why, advice="name yours in cluster.images.registry")
     if latest := [image for image in loose if image.rpartition("/")[2].partition(":")[2] in ("", "latest")]:
-        yield (
-            f"images called latest are pulled at every start, also where they were loaded: {', '.join(latest)}; "
-            "name them by another tag, or by digest"
-        )
+        why = f"called latest are pulled at every start, also where they were loaded: {', '.join(latest)}"
+        yield note("images", why, advice="name them by another tag, or by digest")
     if any(peaks.values()):
-        yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
+        yield note("GPUs", ", ".join(f"{stage} {count}" for stage, count in peaks.items()))
         if cluster.key_secret is None:
-            yield "cluster.key_secret: not set, so servers are closed only where the cluster enforces NetworkPolicies"
+            why = "not set, so servers are closed only where the cluster enforces NetworkPolicies"
+            yield note("cluster.key_secret", why)
     # Planned for Wikipedia's passages: the server alone knows what its index takes, and refuses at its start.
     server, plan = cluster.retriever, retrieval_plan(config, Assumptions())
     if plan is not None and plan.is_short:
-        yield (
-            f"cluster.retriever: has memory {server.memory}; {server.workers} search processes and an index of "
-            f"{plan.passages:,} passages need {plan.memory_gib:.0f}Gi"
-        )
+        takes = f"{server.workers} search processes and an index of {plan.passages:,} passages"
+        why = f"has memory {server.memory}; {takes} need {plan.memory_gib:.0f}Gi"
+        yield note("cluster.retriever", why)
 
 
 def _store_problems(config: RunConfig) -> Iterator[Finding]:
@@ -302,7 +293,7 @@ def _image_problems(config: RunConfig) -> Iterator[Finding]:
 
 def _tracking_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
     """Training pods that do not know a tracker's key, or may not call it."""
-    trainers = [pods for pods in pods_of(objects) if pods.labels.get(COMPONENT) == Component.TRAINER]
+    trainers = [pods for pods in pods_of(objects) if pods.labels.get(Label.COMPONENT) == Component.TRAINER]
     policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     for tracker in config.tracking.report_to if trainers else ():
         names, where = TRACKERS.get(tracker, ()), f"tracking.report_to {tracker}"
@@ -324,7 +315,7 @@ def schema_problems(objects: Sequence[Body]) -> list[Finding]:
 
     Raises ConfigError where the package is missing.
     """
-    if not _has_schemas():
+    if importlib.util.find_spec("kubernetes_validate") is None:
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
     for version in VERSIONS:
@@ -348,10 +339,6 @@ def _is_of_others(api: str) -> bool:
     """Whether an API group is none of Kubernetes' own: those have no dot, or end in .k8s.io and are no experiment."""
     group = api.partition("/")[0] if "/" in api else ""
     return "." in group and not (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
-
-
-def _has_schemas() -> bool:
-    return importlib.util.find_spec("kubernetes_validate") is not None
 
 
 @cache

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scope_selfplay.base.errors import ConfigError, Finding, State
+from scope_selfplay.base.errors import Finding, State
 from scope_selfplay.cluster.kubectl import Kubectl
 from scope_selfplay.cluster.objects import (
     COUNTED,
@@ -22,7 +22,7 @@ from scope_selfplay.cluster.objects import (
     readable,
     stage_usage,
 )
-from scope_selfplay.cluster.pods import COMPONENT, Body
+from scope_selfplay.cluster.pods import Body, Label
 from scope_selfplay.cluster.prepare import secrets_of
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
@@ -55,25 +55,27 @@ def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
 def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Finding]:
     """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
     classes = {body["metadata"]["name"]: body for body in cluster.objects("storageclasses")}
+    default = next((name for name, body in classes.items() if is_default_class(body)), "")
     known = ", ".join(classes) or "none"
     for claim in (body for body in objects if body.get("kind") == CLAIM_KIND):
         bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"]) or {}
-        wanted = claim["spec"].get("storageClassName")
-        default = next((name for name, body in classes.items() if is_default_class(body)), "")
-        maker = str(classes.get(wanted or default, {}).get("provisioner"))
         if (bound.get("status") or {}).get("phase") == "Bound":
             continue
+        # An empty name asks for a volume that somebody made, also where there is a default class.
+        wanted = claim["spec"].get("storageClassName")
+        name = default if wanted is None else wanted
+        maker = classes.get(name, {}).get("provisioner")
         if maker in OF_ONE_NODE and "ReadWriteMany" in claim["spec"]["accessModes"]:
             several = [name for name, body in classes.items() if body.get("provisioner") not in OF_ONE_NODE]
             yield Finding(
                 name_of(claim),
-                f"is ReadWriteMany, and volumes of the StorageClass {wanted or default} ({maker}) are one node's; "
+                f"is ReadWriteMany, and volumes of the StorageClass {name} ({maker}) are one node's; "
                 f"name one for several nodes ({', '.join(several) or 'there is none'}) as storageClassName in "
                 "cluster.claim, set accessModes: [ReadWriteOnce] there and a nodeSelector in cluster.pod, or name an "
                 "object store: cluster.store",
             )
             continue
-        if wanted == "" or wanted in classes or (not wanted and default):
+        if name in classes or wanted == "":
             continue
         message = f"wants the StorageClass {wanted}; there are {known}"
         if not wanted:
@@ -82,16 +84,8 @@ def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[Find
                 "name one (storageClassName in cluster.claim), or make a PersistentVolume for it"
             )
         # A volume that is bound to the claim, or will be, needs no class.
-        if not any(_fits(volume, claim, cluster.namespace) for volume in volumes_seen(cluster)):
+        if not any(_fits(volume, claim, cluster.namespace) for volume in cluster.seen("persistentvolumes")):
             yield Finding(name_of(claim), message)
-
-
-def volumes_seen(cluster: Kubectl) -> Sequence[Body]:
-    """PersistentVolumes are the whole cluster's, and not everybody may see them."""
-    try:
-        return cluster.objects("persistentvolumes")
-    except ConfigError:
-        return ()
 
 
 def is_kept_for(volume: Body, claim: str, namespace: str) -> bool:
@@ -116,16 +110,22 @@ def is_default_class(storage_class: Body) -> bool:
     return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
+def probe_findings(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
+    """What the volume could do when it was probed. Raises ConfigError where pods may not be seen."""
+    if not config.cluster.store:
+        yield probe_finding(cluster)
+
+
 def probe_finding(cluster: Kubectl) -> Finding:
     """What the newest pod of a Job `probe-volume` ended with. Raises as `Kubectl.objects`."""
     ended = [
         (state["finishedAt"], state.get("message", "").strip(), state.get("exitCode", 0) != 0)
-        for pod in cluster.objects("pods", f"{COMPONENT}=probe-volume")
+        for pod in cluster.objects("pods", f"{Label.COMPONENT}=probe-volume")
         for container in (pod.get("status") or {}).get("containerStatuses") or []
         if (state := (container.get("state") or {}).get("terminated")) and state.get("finishedAt")
     ]
     if not ended:
-        return Finding("the volume", "the volume was not probed yet: kubectl apply -k RUN/prepare", State.OK)
+        return Finding("the volume", "was not probed yet: kubectl apply -k RUN/prepare", State.OK)
     _, line, failed = max(ended)
     line = line or "was probed in vain; see the log of the Job probe-volume"
     return Finding("the volume", line, State.STOP if failed else State.OK)
@@ -265,12 +265,8 @@ def _from_zero(what: str) -> Finding:
 
 def _held_by_others(config: RunConfig, cluster: Kubectl) -> dict[str, Amounts]:
     """What pods that are not the run's hold, by node; nothing where they may not be seen."""
-    try:
-        pods = cluster.objects("pods", everywhere=True)
-    except ConfigError:
-        return {}
     held: dict[str, Amounts] = {}
-    for pod in pods:
+    for pod in cluster.seen("pods", everywhere=True):
         node, phase = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("phase")
         is_ours = (pod["metadata"].get("labels") or {}).get("scope/run") == config.name
         if node and phase not in ("Succeeded", "Failed") and not is_ours:
@@ -331,50 +327,36 @@ def _pod_problems(config: RunConfig, pods: Pods, rooms: Sequence[_Room]) -> Iter
 
 
 def _tolerates(toleration: Body, taint: Body) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if not toleration.get("key"):
-        return True
+    """One without a key, or without an effect, is for each of them."""
+    fits = all(toleration.get(field) in (None, "", taint.get(field)) for field in ("key", "effect"))
     exists = toleration.get("operator") == "Exists"
-    same = exists or toleration.get("value", "") == taint.get("value", "")
-    return same and bool(toleration["key"] == taint["key"])
+    return fits and bool(exists or toleration.get("value", "") == taint.get("value", ""))
 
 
 def secret_problems(config: RunConfig, cluster: Kubectl) -> Iterator[Finding]:
     """Secrets that the run names and the namespace lacks, or whose keys are others. Raises ConfigError where they may
     not be seen."""
-    for setting, (name, keys, advice) in secrets_of(config).items():
-        secret, where = cluster.get("secrets", name), f"cluster.{setting}"
-        if secret is None:
-            yield Finding(where, f"names the Secret {name}, which the namespace does not have; {advice}")
-        elif lacking := [key for key in keys if key not in (secret.get("data") or {})]:
-            message = (
-                f"names the Secret {name}, which has no key {', '.join(lacking)}; delete it, then {advice}"
-            )
-            yield Finding(where, message)
+    for setting, secret in secrets_of(config).items():
+        there, where = cluster.get("secrets", secret.name), f"cluster.{setting}"
+        names = f"names the Secret {secret.name}, which"
+        if there is None:
+            yield Finding(where, f"{names} the namespace does not have; {secret.advice}")
+        elif lacking := [key for key in secret.keys if key not in (there.get("data") or {})]:
+            yield Finding(where, f"{names} has no key {', '.join(lacking)}; delete it, then {secret.advice}")
 
 
 OLDEST = "1.30"
 """Kubernetes release from which on runs are checked."""
-_SINCE = {
-    "podFailurePolicy": ("1.26", "add the component older-kubernetes"),
-    "completionMode": ("1.24", "train on one node"),
-}
-"""Field of a Job's spec -> the release from which on servers know it, and what to do before."""
 
 
-def version_problems(objects: Sequence[Body], version: str) -> Iterator[Finding]:
-    """Fields that a server of this version (`v1.29.3`) is too old for. Pure."""
-    for body in (each for each in objects if each.get("kind") == "Job"):
-        for field, (since, advice) in _SINCE.items():
-            if field in body["spec"] and is_older(version, since):
-                has = f"has spec.{field}, which servers know from Kubernetes {since} on, and this one is {version}"
-                yield Finding(name_of(body), f"{has}; {advice}")
-
-
-def version_notes(version: str) -> list[str]:
+def version_findings(version: str) -> list[Finding]:
     """A warning of a server that runs are not checked with; nothing of a newer one."""
-    return [f"the cluster is {version}; runs are checked from {OLDEST} on"] if is_older(version) else []
+    advice = (
+        f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
+        "kueue and several nodes"
+    )
+    found = Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice)
+    return [found] if is_older(version) else []
 
 
 def is_older(version: str, oldest: str = OLDEST) -> bool:

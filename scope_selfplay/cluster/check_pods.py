@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.base.errors import Finding
 from scope_selfplay.cluster.objects import Pods, allows, matches, name_of, pods_of, port_of
-from scope_selfplay.cluster.pods import COMPONENT, Body, Component
+from scope_selfplay.cluster.pods import Body, Component, Label
 from scope_selfplay.config.cluster import amount
 from scope_selfplay.config.run import RunConfig
 
@@ -39,15 +39,10 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     for body in objects:
         found += _object_problems(body, all_pods, known)
     for pods in all_pods:
-        arguments = [
-            words
-            for each in pods.containers
-            for part in ("command", "args")
-            for words in each.get(part) or ()
-        ]
-        urls = {url for words in arguments for url in _URL.findall(str(words))}
-        for url in sorted(url for url in urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost")):
-            found += _call_problems(pods, url, objects, all_pods)
+        told = str([(each.get("command"), each.get("args")) for each in pods.containers])
+        for url in sorted(set(_URL.findall(told))):
+            if urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+                found += _call_problems(pods, url, objects, all_pods)
     return found
 
 
@@ -127,7 +122,7 @@ def _call_problems(
         port = port_of(url)
         if not allows(policies, "Egress", caller, None, port, pods):
             message = f"calls {url}, and there is no Service {address.hostname}"
-            if caller.labels.get(COMPONENT) == FETCHING:
+            if caller.labels.get(Label.COMPONENT) == FETCHING:
                 message = f"calls {url}, and no NetworkPolicy lets it out to port {port}"
             yield Finding(caller.owner, message)
         return
@@ -152,7 +147,7 @@ def _named(objects: Sequence[Body], kind: str) -> dict[str, Body]:
 def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Finding]:
     """Servers that the run does not start itself, and some caller's NetworkPolicies keep it from."""
     pods, services = pods_of(objects), _named(objects, "Service")
-    by_component = {caller.labels.get(COMPONENT): caller for caller in reversed(pods)}
+    by_component = {caller.labels.get(Label.COMPONENT): caller for caller in reversed(pods)}
     for setting, url, components in _external_servers(config):
         address = urlsplit(url)
         callers = [by_component[each] for each in components if each in by_component]
@@ -166,7 +161,7 @@ def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Find
             policies = _named(objects, "NetworkPolicy").values()
             kept = [each for each in callers if not allows(policies, "Egress", each, None, port, pods)]
             if kept:
-                who = " and ".join(each.labels[COMPONENT] for each in kept)
+                who = " and ".join(each.labels[Label.COMPONENT] for each in kept)
                 yield Finding(
                     setting,
                     f"names {url}, and no NetworkPolicy lets {who} out to port {port}; add the "
@@ -175,21 +170,21 @@ def server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Find
 
 
 def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, Sequence[Component]]]:
-    """Setting, URL and callers of every server that the run does not start itself; one that has no URL has ""."""
+    """Setting, URL and callers of every server that the run does not start itself; one without a URL may have ""."""
     cluster, judge, partners = config.cluster, config.judge, config.partners
     asks_model = judge.kind == "model"
     if asks_model and not cluster.judge.serve:
-        for url in judge.endpoint.each_url or ("",):
+        for url in judge.endpoint.each_url:
             yield "judge.endpoint.base_url", url, _BOTH
     for question, endpoint in judge.endpoints.items() if asks_model else ():
-        for url in endpoint.each_url or ("",):
+        for url in endpoint.each_url:
             yield f"judge.endpoints.{question}.base_url", url, _BOTH
     for server, setting, urls, callers in (
         (cluster.retriever, "search.url", (config.search.url or "",), _BOTH),
         (cluster.solver, "partners.solver.base_url", partners.solver.each_url, _BOTH),
         (cluster.challenger, "partners.challenger.base_url", partners.challenger.each_url, _BOTH[1:]),
     ):
-        for url in () if server.serve else urls or ("",):
+        for url in () if server.serve else urls:
             yield setting, url, callers
     for number, entry in enumerate(config.tools):
         yield f"tools.{number}.mcp.url", (entry.mcp.url if entry.mcp else None) or "", _BOTH

@@ -1,17 +1,12 @@
 """`scope k8s doctor`: what a cluster can run, what is missing, and the values of it that all runs share."""
 
-from collections.abc import Sequence
-from contextlib import suppress
-
-from scope_selfplay.base.errors import ConfigError, Finding, ScopeError, State, passed
+from scope_selfplay.base.errors import Finding, ScopeError, State, passed
 from scope_selfplay.cluster.check_cluster import (
     OF_ONE_NODE,
-    OLDEST,
     is_default_class,
     is_kept_for,
-    is_older,
     probe_finding,
-    volumes_seen,
+    version_findings,
 )
 from scope_selfplay.cluster.folder import SHARED, shipped_kustomize, yaml_text
 from scope_selfplay.cluster.kubectl import Kubectl
@@ -30,13 +25,7 @@ def examine(cluster: Kubectl) -> list[Finding]:
     except ScopeError as error:
         advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
         return [Finding("cluster", str(error), State.STOP, advice, is_outside=True)]
-    findings = [Finding("cluster", f"Kubernetes {version}", State.OK)]
-    if is_older(version):
-        advice = (
-            f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
-            "kueue and several nodes"
-        )
-        findings.append(Finding("version", f"{version} is older than {OLDEST}", State.WARNING, advice))
+    findings = [Finding("cluster", f"Kubernetes {version}", State.OK), *version_findings(version)]
     lacking = ", ".join(resource for resource in _NEEDED if not cluster.may("create", resource))
     # A Role may be made by those alone who have every right in it: a dry run tells.
     refused = "; ".join(cluster.refusals(shipped_kustomize() / SHARED))
@@ -59,7 +48,8 @@ def _storage(cluster: Kubectl) -> Finding:
         f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}"
         for body in cluster.objects("storageclasses")
     ]
-    kept = [each for each in volumes_seen(cluster) if is_kept_for(each, CLAIM, cluster.namespace)]
+    volumes = cluster.seen("persistentvolumes")
+    kept = [each for each in volumes if is_kept_for(each, CLAIM, cluster.namespace)]
     found += [f"the PersistentVolume {each['metadata']['name']} waits for {CLAIM}" for each in kept[:1]]
     advice = f"make a PersistentVolume for the claim {CLAIM}, or ask for a StorageClass with ReadWriteMany"
     return Finding("storage", ", ".join(found) or "no StorageClass", passed(found), advice)
@@ -125,14 +115,14 @@ _POOL = "#   gpu_pod: {spec: {nodeSelector: {LABEL: VALUE}, tolerations: [{key: 
 def cluster_values(cluster: Kubectl) -> str:
     """`cluster.yaml` as far as this user sees the cluster: storage, GPUs with their nodes' taints, queue, runtime."""
     values: Body = {}
-    classes = {body["metadata"]["name"]: body for body in _seen(cluster, "storageclasses")}
+    classes = {body["metadata"]["name"]: body for body in cluster.seen("storageclasses")}
     several = [name for name, body in classes.items() if body.get("provisioner") not in OF_ONE_NODE]
     default = next((name for name, body in classes.items() if is_default_class(body)), None)
     if several and default not in several:
         values["claim"] = {"storageClassName": several[0]}
     elif classes and not several:
         values["claim"] = {"accessModes": ["ReadWriteOnce"], "storageClassName": default or min(classes)}
-    offering = [node for node in _seen(cluster, "nodes") if devices(node)]
+    offering = [node for node in cluster.seen("nodes") if devices(node)]
     spec: Body = {}
     if offering:
         resources = {name for node in offering for name in devices(node)}
@@ -143,18 +133,11 @@ def cluster_values(cluster: Kubectl) -> str:
         spec["tolerations"] = [{"key": key, "operator": "Exists"} for key in keys]
         products = {(node["metadata"].get("labels") or {}).get(_PRODUCT) for node in offering}
         spec["nodeSelector"] = {_PRODUCT: product} if (product := products.pop()) and not products else {}
-    if "nvidia" in [body["metadata"]["name"] for body in _seen(cluster, "runtimeclasses")]:
+    if "nvidia" in [body["metadata"]["name"] for body in cluster.seen("runtimeclasses")]:
         spec["runtimeClassName"] = "nvidia"
     if spec := {name: value for name, value in spec.items() if value}:
         values["gpu_pod"] = {"spec": spec}
-    if len(queues := _seen(cluster, "localqueues.kueue.x-k8s.io")) == 1:
+    if len(queues := cluster.seen("localqueues.kueue.x-k8s.io")) == 1:
         values["queue"] = queues[0]["metadata"]["name"]
     unseen = [line for line, seen in ((_STORAGE, classes), (_POOL, offering)) if not seen]
     return "".join((_HEAD, *unseen, yaml_text({"cluster": values})))
-
-
-def _seen(cluster: Kubectl, kind: str) -> Sequence[Body]:
-    """Those of a kind; none where this user may not look, or the cluster has no such kind."""
-    with suppress(ConfigError):
-        return cluster.objects(kind)
-    return ()

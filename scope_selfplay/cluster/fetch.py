@@ -27,8 +27,8 @@ from scope_selfplay.base.errors import ConfigError, OutsideError
 from scope_selfplay.base.terminal import Progress
 from scope_selfplay.cluster.check import config_of
 from scope_selfplay.cluster.kubectl import Kubectl, kustomize, last_reason
-from scope_selfplay.cluster.pods import COMPONENT, RUN, RUNS, WORKER_ACCOUNT, Body, status_name
-from scope_selfplay.store.files import place_of, read_value, write_atomic
+from scope_selfplay.cluster.pods import RUNS, WORKER_ACCOUNT, Body, Label, status_name
+from scope_selfplay.store.files import place_of, point_at, read_value, write_atomic
 from scope_selfplay.store.folder import RunFolder, Stage, checksum
 from scope_selfplay.store.object_store import ObjectFolder, StoredFile, receive
 from scope_selfplay.store.ratings import kept_solver
@@ -95,14 +95,12 @@ def fetch(
         if note:
             write_atomic(folder / NOTE, json.dumps(note, indent=1, sort_keys=True) + "\n")
     # `best` points at the checkpoint that was kept.
-    best, link = listed["best"], folder / "best"
+    best = listed["best"]
     if checkpoints and best is None and (kept := kept_solver(RunFolder(folder))) is not None:
         # The store has no links.
         best = kept.checkpoint or None
-    if best is not None and (link.is_symlink() or not link.exists()):
-        place_of(folder, best)
-        link.unlink(missing_ok=True)
-        link.symlink_to(best)
+    if best is not None:
+        point_at(folder / "best", place_of(folder, best))
     progress.end(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB; {done.unchanged} were here")
     return done
 
@@ -288,14 +286,13 @@ class StoredRun:
         # What comes is counted by `bring`.
         open_at = partial(ObjectFolder, store, Progress())
         names, self._others = open_at(f"runs/{run}").names(), open_at("runs").names()
-        for part in ("begin", *(name for name in names if name.startswith("iteration-")), "log"):
-            place = f"runs/{run}/{part}"
-            # In the order of the run: of what each stage takes along, the last one's counts.
-            there = open_at(place).names() if part.startswith("iteration-") else [""]
-            inner = [name for name in ("", *Stage) if name in there]
-            for remote in (open_at(f"{place}/{name}") for name in inner):
-                files = remote.index() or remote.newest_work() or {}
-                self._found |= {name: (remote, file) for name, file in files.items()}
+        iterations = (name for name in names if name.startswith("iteration-"))
+        stages = [f"{iteration}/{stage}" for iteration in iterations for stage in Stage]
+        # In the order of the run: of what each stage takes along, the last one's counts.
+        for part in ("begin", *stages, "log"):
+            remote = open_at(f"runs/{run}/{part}")
+            files = remote.index() or remote.newest_work() or {}
+            self._found |= {name: (remote, file) for name, file in files.items()}
 
     def ask(self, *, checkpoints: bool, sums: list[str]) -> Any:
         """What the pod's program says: no hidden files, no links."""
@@ -314,12 +311,11 @@ class StoredRun:
             progress.advance(round(done.bytes / 1e6), name)
 
 
-def _store_of(cluster: Kubectl, run: str, folder: Path | None) -> str:
+def _store_of(cluster: Kubectl, run: str, folder: Path) -> str:
     """`cluster.store` of a run, as its status or its `folder` says; empty where it has none."""
     status = cluster.get("configmaps", status_name(run))
-    place = folder or Path("k8s") / "runs" / run
-    if status is None and place.is_dir():
-        return config_of(kustomize(place), place).cluster.store
+    if status is None and folder.is_dir():
+        return config_of(kustomize(folder), folder).cluster.store
     return str(((status or {}).get("data") or {}).get("store", ""))
 
 
@@ -329,6 +325,7 @@ def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> 
 
     Raises ConfigError where neither the run's controller is known nor its `folder`.
     """
+    folder = folder or Path("k8s") / "runs" / run
     if store := _store_of(cluster, run, folder):
         yield StoredRun(store, run)
         return
@@ -345,17 +342,16 @@ def reader(cluster: Kubectl, run: str, folder: Path | None, patience: float) -> 
         cluster.delete("pod", name)
 
 
-def _controller_of(cluster: Kubectl, run: str, folder: Path | None) -> Body:
+def _controller_of(cluster: Kubectl, run: str, folder: Path) -> Body:
     """The run's controller: as applied, or, where its Job is deleted, as its folder has it."""
-    if jobs := cluster.objects("jobs", f"{RUN}={run},{COMPONENT}=controller"):
+    if jobs := cluster.objects("jobs", f"{Label.RUN}={run},{Label.COMPONENT}=controller"):
         return dict(jobs[-1])
-    place = folder or Path("k8s") / "runs" / run
-    if not place.is_dir():
+    if not folder.is_dir():
         raise ConfigError(
-            f"{run}: its controller's Job is deleted or never was, and there is no {place}; name the run's folder with "
-            "--folder, or the namespace with --namespace"
+            f"{run}: its controller's Job is deleted or never was, and there is no {folder}; name the run's folder "
+            "with --folder, or the namespace with --namespace"
         )
-    return next(body for body in kustomize(place) if body["kind"] == "Job")
+    return next(body for body in kustomize(folder) if body["kind"] == "Job")
 
 
 def reader_pod(controller: Body, run: str) -> Body:
@@ -388,7 +384,7 @@ def reader_pod(controller: Body, run: str) -> Body:
         "containers": [container],
         "volumes": volumes,
     }
-    labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "reader", RUN: run}
+    labels = {Label.NAME: "scope-selfplay", Label.COMPONENT: "reader", Label.RUN: run}
     name = f"{run}-reader-{secrets.token_hex(3)}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 

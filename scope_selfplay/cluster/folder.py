@@ -30,10 +30,10 @@ from scope_selfplay.cluster.pods import (
     CLAIM,
     CONFIG_FOLDER,
     PORT,
-    RUN,
     RUNS,
     Body,
     Component,
+    Label,
     Mount,
     Program,
     from_secrets,
@@ -140,7 +140,7 @@ def _kustomization(place: str, parts: Body) -> str:
 
 
 def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
-    labels = {"app.kubernetes.io/name": "scope-selfplay", RUN: config.name}
+    labels = {Label.NAME: "scope-selfplay", Label.RUN: config.name}
     return {
         "namespace": layout.namespace,
         "resources": ["controller.yaml", *(f"../{folder}" for folder in layout.packs.values())],

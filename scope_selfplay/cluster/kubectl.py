@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -42,6 +43,12 @@ class Kubectl:
         more += ["--all-namespaces"] if everywhere else []
         items: list[Body] = json.loads(self._output("get", kind, *more, "--output=json")).get("items", [])
         return items
+
+    def seen(self, kind: str, *, everywhere: bool = False) -> Sequence[Body]:
+        """As `objects`; none where this user may not look, or the cluster has no such kind."""
+        with suppress(ConfigError):
+            return self.objects(kind, everywhere=everywhere)
+        return ()
 
     def get(self, kind: str, name: str) -> Body | None:
         """None where it does not exist; raises as `objects` does."""

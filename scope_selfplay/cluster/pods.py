@@ -21,19 +21,6 @@ Body = dict[str, Any]
 
 _USER = 10_001
 """User and group of every container, as in the images; never root."""
-RUN = "scope/run"
-ITERATION = "scope/iteration"
-STAGE = "scope/stage"
-ATTEMPT = "scope/attempt"
-SHARD = "scope/shard"
-SHARDS = "scope/shards"
-SERVER = "scope/server"
-SPEC_HASH = "scope/spec-hash"
-BODY_HASH = "scope/body-hash"
-FENCE = "scope/fence"
-SUCCESSOR = "scope/successor"
-COMPONENT = "app.kubernetes.io/component"
-QUEUE = "kueue.x-k8s.io/queue-name"
 EVERY_RUN = "app.kubernetes.io/name=scope-selfplay"
 """Selects what belongs to any run of the namespace."""
 PORT = 8000
@@ -70,6 +57,25 @@ _ENVIRONMENT = {
 }
 
 
+class Label:
+    """What labels and annotations of a run's objects are called."""
+
+    RUN = "scope/run"
+    ITERATION = "scope/iteration"
+    STAGE = "scope/stage"
+    ATTEMPT = "scope/attempt"
+    SHARD = "scope/shard"
+    SHARDS = "scope/shards"
+    SERVER = "scope/server"
+    SPEC_HASH = "scope/spec-hash"
+    BODY_HASH = "scope/body-hash"
+    FENCE = "scope/fence"
+    SUCCESSOR = "scope/successor"
+    NAME = "app.kubernetes.io/name"
+    COMPONENT = "app.kubernetes.io/component"
+    QUEUE = "kueue.x-k8s.io/queue-name"
+
+
 class Component(StrEnum):
     """What a pod is for: NetworkPolicies select it by the label `app.kubernetes.io/component`."""
 
@@ -94,7 +100,7 @@ class RunStage(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str]:
-        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
+        return {Label.ITERATION: f"{self.iteration:02d}", Label.STAGE: self.stage.job_name}
 
 
 class StageShard(NamedTuple):
@@ -232,8 +238,9 @@ def pod_template(
     `writes` is whether it may write on the run's volume, `stays` whether autoscalers must leave its node alone.
     """
     program = _with_store(cluster, program)
+    claim = {"persistentVolumeClaim": {"claimName": cluster.volume_claim}}
     every = [
-        Mount("data", _disk(cluster), VOLUME, not writes),
+        Mount("data", {"emptyDir": {}} if cluster.store else claim, VOLUME, not writes),
         Mount("tmp", {"emptyDir": {}}, "/tmp", read_only=False),
         *mounts,
     ]
@@ -272,13 +279,8 @@ def pod_template(
         if not any(each.get("key") in (None, key) for each in found):
             pod["spec"]["tolerations"] = [*found, {"key": key, "operator": "Exists", "effect": "NoSchedule"}]
         if cluster.queue:
-            pod["metadata"]["labels"][QUEUE] = cluster.queue
+            pod["metadata"]["labels"][Label.QUEUE] = cluster.queue
     return pod
-
-
-def _disk(cluster: ClusterConfig) -> Body:
-    claim = {"claimName": cluster.volume_claim}
-    return {"emptyDir": {}} if cluster.store else {"persistentVolumeClaim": claim}
 
 
 def _with_store(cluster: ClusterConfig, program: Program) -> Program:
@@ -422,7 +424,7 @@ def lease(
     labels = labels_of(config, Component.CONTROLLER)
     body = named_object("Lease", lease_name(config.name), labels, version=resource_version)
     if successor:
-        body["metadata"]["annotations"] = {SUCCESSOR: successor}
+        body["metadata"]["annotations"] = {Label.SUCCESSOR: successor}
     return {**body, "spec": dict(spec)}
 
 
@@ -450,7 +452,7 @@ def event(
 
 
 def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: component.value, RUN: config.name}
+    return {Label.NAME: "scope-selfplay", Label.COMPONENT: component.value, Label.RUN: config.name}
 
 
 def stamped(
@@ -458,9 +460,12 @@ def stamped(
 ) -> Body:
     own = labels if kind == "Service" else labels | queue_labels(context.config.cluster, spec["template"])
     body = named_object(kind, name, own, owner=context.owner)
-    annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
+    annotations = {
+        Label.FENCE: str(context.fence),
+        Label.BODY_HASH: short_hash(json.dumps(spec, sort_keys=True)),
+    }
     if what:
-        annotations[SPEC_HASH] = what
+        annotations[Label.SPEC_HASH] = what
     body["metadata"]["annotations"] = annotations
     return {**body, "spec": spec}
 
@@ -468,7 +473,7 @@ def stamped(
 def queue_labels(cluster: ClusterConfig, template: Body) -> dict[str, str]:
     """Of a Job or Deployment: the cluster's, and the queue of its pods; queues look there."""
     found = template["metadata"]["labels"]
-    return cluster.labels | ({QUEUE: found[QUEUE]} if QUEUE in found else {})
+    return cluster.labels | ({Label.QUEUE: found[Label.QUEUE]} if Label.QUEUE in found else {})
 
 
 def named_object(

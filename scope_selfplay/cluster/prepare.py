@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.cluster.pods import (
-    COMPONENT,
     RUNS,
     VOLUME,
     Body,
     Component,
+    Label,
     Mount,
     Program,
     RunStage,
@@ -103,7 +103,7 @@ def _job(
     image = image or config.cluster.images.worker
     program = Program(image, command, pod or PodConfig(), environment, extra, pulls=pulls, keeps=keeps)
     name = f"fetch-{part}" if part else command[-1]
-    labels = {"app.kubernetes.io/name": "scope-selfplay", COMPONENT: "fetch-model" if part else name}
+    labels = {Label.NAME: "scope-selfplay", Label.COMPONENT: "fetch-model" if part else name}
     template = pod_template(config.cluster, program, labels, mounts, grace=grace)
     spec = {"backoffLimit": tries, "ttlSecondsAfterFinished": _KEPT, "template": template}
     return _named(config, name, labels | {"scope/prepares": config.name}, spec)
@@ -259,36 +259,32 @@ TRACKERS: Mapping[str, tuple[str, ...]] = {
 
 
 class NamedSecret(NamedTuple):
-    """A Secret that a run names, the keys that it must have, and how it is made."""
+    """A Secret that a run names, the keys that it must have, and how kubectl is given each."""
 
     name: str
     keys: Sequence[str]
-    advice: str
+    option: str
+
+    @property
+    def advice(self) -> str:
+        """How it is made."""
+        given = " ".join(self.option.format(key) for key in self.keys)
+        return f"kubectl create secret generic {self.name} {given}" if given else "create it"
 
 
 def secrets_of(config: RunConfig) -> dict[str, NamedSecret]:
     """By the setting that names it."""
-    named, random = config.cluster, "$(openssl rand -hex 32)"
+    cluster, found = config.cluster, dict[str, NamedSecret]()
     trackers = [name for tracker in config.tracking.report_to for name in TRACKERS.get(tracker, ())[:1]]
-    found = dict[str, NamedSecret]()
-    if named.store and named.store_secret is not None:
-        of_store = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
-        given = " ".join(f"--from-literal={each}=..." for each in of_store)
-        advice = f"kubectl create secret generic {named.store_secret} {given}"
-        found["store_secret"] = NamedSecret(named.store_secret, of_store, advice)
-    for setting, value in (("key_secret", random), ("judge_secret", "KEY")):
-        if secret := getattr(named, setting):
+    if cluster.store and cluster.store_secret:
+        keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+        found["store_secret"] = NamedSecret(cluster.store_secret, keys, "--from-literal={}=...")
+    for setting, value in (("key_secret", "$(openssl rand -hex 32)"), ("judge_secret", "KEY")):
+        if secret := getattr(cluster, setting):
             name, key = secret_key(secret)
-            advice = f"kubectl create secret generic {name} --from-literal={key}={value}"
-            found[setting] = NamedSecret(name, [key], advice)
-    if named.tracking_secret is not None:
-        words = [f"--from-file={key}=FILE" for key in trackers]
-        advice = (
-            " ".join(["kubectl create secret generic", named.tracking_secret, *words])
-            if words
-            else "create it"
-        )
-        found["tracking_secret"] = NamedSecret(named.tracking_secret, trackers, advice)
+            found[setting] = NamedSecret(name, [key], f"--from-literal={{}}={value}")
+    if cluster.tracking_secret:
+        found["tracking_secret"] = NamedSecret(cluster.tracking_secret, trackers, "--from-file={}=FILE")
     return found
 
 

@@ -7,19 +7,15 @@ from pathlib import Path
 
 from scope_selfplay.base.values import Role
 from scope_selfplay.cluster.pods import (
-    ATTEMPT,
     CACHE,
     CONFIG_FOLDER,
     IN_PODS,
     KEY_VARIABLE,
     PORT,
-    RUN,
-    SERVER,
-    SHARD,
-    SHARDS,
     VOLUME,
     Body,
     Component,
+    Label,
     ManifestContext,
     Mount,
     Place,
@@ -205,7 +201,7 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": {RUN: config.name, SERVER: server.name}},
+        "selector": {"matchLabels": {Label.RUN: config.name, Label.SERVER: server.name}},
         "template": template,
     }
     return stamped(context, "Deployment", server.name, labels, spec)
@@ -213,7 +209,7 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
 
 def server_service(context: ManifestContext, server: Server) -> Body:
     spec = {
-        "selector": {RUN: context.config.name, SERVER: server.name},
+        "selector": {Label.RUN: context.config.name, Label.SERVER: server.name},
         "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
     }
     labels = _server_labels(context.config, server)
@@ -354,7 +350,7 @@ def copies_of(config: RunConfig, component: Component, settings: PolicyServerCon
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:
     step = server.step.labels if server.step else {}
-    return labels_of(config, server.component) | step | {SERVER: server.name}
+    return labels_of(config, server.component) | step | {Label.SERVER: server.name}
 
 
 @dataclass(frozen=True)
@@ -375,11 +371,11 @@ def stage_job(
     """
     config, step = context.config, attempt.step
     name = job_name(config.name, step, attempt.number, attempt.shard)
-    labels = labels_of(config, component_of(step.stage)) | step.labels | {ATTEMPT: str(attempt.number)}
+    labels = labels_of(config, component_of(step.stage)) | step.labels | {Label.ATTEMPT: str(attempt.number)}
     if attempt.shard is not None:
-        labels[SHARDS] = str(attempt.shard.of)
+        labels[Label.SHARDS] = str(attempt.shard.of)
         if attempt.shard.number is not None:
-            labels[SHARD] = str(attempt.shard.number)
+            labels[Label.SHARD] = str(attempt.shard.number)
     nodes, ranks = nodes_of(config, step.stage), ranks_name(config, step)
     program = replace(_stage_program(context, attempt, servers, f"{name}-0.{ranks}"), pulls=pulls)
     mounts = run_mounts(config, context.packs)
@@ -402,7 +398,7 @@ def rank_service(context: ManifestContext, step: RunStage) -> Body:
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {RUN: context.config.name} | step.labels,
+        "selector": {Label.RUN: context.config.name} | step.labels,
         "ports": [{"name": "rendezvous", "port": _RENDEZVOUS_PORT, "protocol": "TCP"}],
     }
     labels = labels_of(context.config, component_of(step.stage)) | step.labels

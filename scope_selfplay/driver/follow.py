@@ -13,7 +13,7 @@ from scope_selfplay.base.errors import ConfigError, OutsideError, UserError
 from scope_selfplay.base.machine import is_locked
 from scope_selfplay.base.terminal import Table
 from scope_selfplay.cluster.kubectl import Kubectl
-from scope_selfplay.cluster.pods import COMPONENT, RUN, SERVER, Body, Component, status_name
+from scope_selfplay.cluster.pods import Body, Component, Label, status_name
 from scope_selfplay.config.cluster import GRACE
 from scope_selfplay.store.folder import RunFolder
 
@@ -87,7 +87,7 @@ class FollowedHere:
 class FollowedThere:
     def __init__(self, cluster: Kubectl, folder: RunFolder) -> None:
         self._cluster, self._folder, self._run = cluster, folder, folder.path.name
-        self._selector = f"{RUN}={self._run}"
+        self._selector = f"{Label.RUN}={self._run}"
 
     def status(self) -> dict[str, Any]:
         cluster = self._cluster
@@ -103,7 +103,7 @@ class FollowedThere:
         return {"run": self._run, "status": (found or {}).get("data") or {}, "parts": parts}
 
     def stop(self) -> str:
-        owners = self._cluster.objects("jobs", f"{self._selector},{COMPONENT}={Component.CONTROLLER}")
+        owners = self._cluster.objects("jobs", f"{self._selector},{Label.COMPONENT}={Component.CONTROLLER}")
         driving = sorted(str(job["metadata"]["name"]) for job in owners)
         for name in driving:
             self._cluster.delete("job", name)
@@ -140,7 +140,7 @@ def _part(body: Body) -> dict[str, Any]:
     true = [item["type"] for item in found.get("conditions") or [] if item["status"] == "True"]
     ended = next((kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in true), "")
     state = ended or ("running" if found.get("active") else "waiting")
-    if SERVER in labels:
+    if Label.SERVER in labels:
         state = "ready" if found.get("readyReplicas") else "waiting"
     return {"name": body["metadata"]["name"], "on": "cluster", "state": state}
 

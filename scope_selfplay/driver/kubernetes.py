@@ -21,13 +21,10 @@ from typing import Any
 from scope_selfplay.base.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.base.terminal import received_signals
 from scope_selfplay.cluster.pods import (
-    COMPONENT,
     EVERY_RUN,
     IN_PODS,
-    RUN,
-    SPEC_HASH,
-    SUCCESSOR,
     Component,
+    Label,
     ManifestContext,
     Owner,
     event,
@@ -111,7 +108,8 @@ def control(
         wake.wait(RESYNC - SHORTEST)
         wake.clear()
 
-    config, folder = read_inputs().config, RunFolder(root / read_inputs().config.name)
+    config = read_inputs().config
+    folder = RunFolder(root / config.name)
     # A container that is started again in the same pod leads on at once.
     identity = os.environ.get("HOSTNAME") or socket.gethostname()
     clock = Clock(time.monotonic, stop.wait)
@@ -122,12 +120,12 @@ def control(
         hand, read_inputs, folder, clock.monotonic, only_iteration=only_iteration, say=say
     )
     serve_run_metrics(folder, config, metrics)
-    # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
-    watching = (connect(namespace), f"{RUN}={config.name}", wake, stop, stop.wait)
-    threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
+    # They wait in a socket for minutes, where nothing but the end of the process reaches them: threads of their own.
     cluster = ClusterClient(connect(namespace), rng=Random(), sleep=stop.wait)
-    kept = (cluster, folder, lambda: hand.leadership.holds, stop.wait)
-    threading.Thread(target=keep_logs, args=kept, daemon=True).start()
+    watch = partial(watch_jobs, cluster, config.name, wake, stop.wait)
+    logs = partial(keep_logs, cluster, folder, lambda: hand.leadership.holds, stop.wait)
+    for work in (watch, logs):
+        threading.Thread(target=work, daemon=True).start()
     with received_signals((signal.SIGTERM,), end):
         try:
             return drive(controller, pause, stop.is_set, say)
@@ -136,21 +134,17 @@ def control(
 
 
 def watch_jobs(
-    transport: Transport,
-    selector: str,
-    wake: threading.Event,
-    stop: threading.Event,
-    pause: Callable[[float], object],
+    cluster: ClusterClient, run: str, wake: threading.Event, wait: Callable[[float], bool]
 ) -> None:
-    """Wake the loop at every change of a Job. A watch that ends, fails or lies costs nothing: rounds go on."""
-    rng = Random()
-    cluster = ClusterClient(transport, rng=rng, sleep=time.sleep)
-    while not stop.is_set():
+    """Wake the loop at every change of a Job, until `wait` says that it is over. A watch that ends, fails or lies costs
+    nothing: rounds go on."""
+    is_over, rng = False, Random()
+    while not is_over:
         with suppress(NoReply):
-            for _ in cluster.changes(ObjectKind.JOB, selector, _WATCH):
+            for _ in cluster.changes(ObjectKind.JOB, f"{Label.RUN}={run}", _WATCH):
                 wake.set()
         # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
-        pause(rng.uniform(5, 15))
+        is_over = wait(rng.uniform(5, 15))
 
 
 def keep_logs(
@@ -163,7 +157,7 @@ def keep_logs(
     while not wait(_LOOK_AT_LOGS):
         pods: Sequence[Body] = ()
         with suppress(OutsideError, UserError):
-            pods = cluster.list(ObjectKind.POD, f"{RUN}={run.path.name}") if leads() else ()
+            pods = cluster.list(ObjectKind.POD, f"{Label.RUN}={run.path.name}") if leads() else ()
         for name, status in ((pod["metadata"]["name"], pod.get("status") or {}) for pod in pods):
             if name in ended:
                 continue
@@ -257,7 +251,7 @@ class KubernetesHand(Hand):
         return self._owner
 
     def observe(self) -> ObservedCluster:
-        selector = f"{RUN}={self._run}"
+        selector = f"{Label.RUN}={self._run}"
         if self._status is None:
             found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(self._run)) or {"metadata": {}}
             self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
@@ -283,9 +277,9 @@ class KubernetesHand(Hand):
             match action:
                 case Create(body):
                     found, is_new = self.cluster.create(ObjectKind.JOB, body)
-                    expected = (context.owner.uid, annotation(body, SPEC_HASH))
+                    expected = (context.owner.uid, annotation(body, Label.SPEC_HASH))
                     # One of this name is adopted where it is ours and computes the same.
-                    if not is_new and (owner_of(found), annotation(found, SPEC_HASH)) != expected:
+                    if not is_new and (owner_of(found), annotation(found, Label.SPEC_HASH)) != expected:
                         why = f"Job {body['metadata']['name']} exists and was not made by this run; delete it"
                         raise QuotaError(why)
                 case Apply(kind, body):
@@ -408,7 +402,7 @@ class Leadership:
             found, is_new = self.cluster.create(ObjectKind.LEASE, lease(self.config, self._spec(1), None))
             if is_new or _holder(found) == self.identity:
                 return self._lead(found, now)
-        holder, successor = _holder(found), annotation(found, SUCCESSOR)
+        holder, successor = _holder(found), annotation(found, Label.SUCCESSOR)
         is_promised = successor not in ("", self.identity)
         if holder == self.identity and is_promised:
             self._write(found, {**found["spec"], "holderIdentity": ""}, successor)
@@ -442,7 +436,7 @@ class Leadership:
     def _takes_the_place_of(self, leader: str) -> bool:
         """Whether the leader, by its pod's name, is of an older form of this controller's Job."""
         jobs = self.cluster.list(
-            ObjectKind.JOB, f"{RUN}={self.config.name},{COMPONENT}={Component.CONTROLLER}"
+            ObjectKind.JOB, f"{Label.RUN}={self.config.name},{Label.COMPONENT}={Component.CONTROLLER}"
         )
         older, _ = other_controllers(self.job, jobs)
         return leader.rpartition("-")[0] in {each.name for each in older}

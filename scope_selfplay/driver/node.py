@@ -13,18 +13,19 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen, SubprocessError, TimeoutExpired
 from subprocess import run as run_program
 from typing import Any
+from urllib.request import urlopen
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, machine_fault
 from scope_selfplay.base.machine import free_port
-from scope_selfplay.cluster.pods import COMPONENT, OF_CONTAINERS, Component, ManifestContext, Owner, Place
+from scope_selfplay.cluster.pods import OF_CONTAINERS, Component, Label, ManifestContext, Owner, Place
 from scope_selfplay.driver.api import Body, ObjectKind
 from scope_selfplay.driver.follow import STATUS
 from scope_selfplay.driver.loop import Hand
@@ -254,7 +255,7 @@ class NodeHand(Hand):
     def run(self, name: str, command: Sequence[str], is_stopped: Callable[[], bool]) -> None:
         """Do what must be there before the run. Raises OutsideError where it fails."""
         pod = {"containers": [{"command": list(command), "env": []}], "terminationGracePeriodSeconds": 30}
-        metadata = {"name": name, "labels": {COMPONENT: Component.WORKER.value}}
+        metadata = {"name": name, "labels": {Label.COMPONENT: Component.WORKER.value}}
         process = self._new({"kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}})
         self._start(process)
         assert process.keeper is not None
@@ -270,7 +271,7 @@ class NodeHand(Hand):
         self._made += 1
         name, labels = body["metadata"]["name"], body["metadata"]["labels"]
         step = step_of(labels)
-        slots = self._placement.slots_of(step.stage if step else Stage.TASKS, labels[COMPONENT])
+        slots = self._placement.slots_of(step.stage if step else Stage.TASKS, labels[Label.COMPONENT])
         made = NodeProcess(body, f"{name}/{self._made}", self._folder.driver / f"{name}.log", slots)
         self._processes[name] = made
         return made
@@ -312,12 +313,12 @@ class NodeHand(Hand):
         readiness, liveness = (process.container.get(f"{each}Probe") for each in ("readiness", "liveness"))
         failed, asked = 0, time.monotonic()
         while readiness and liveness and keeper.poll() is None:
-            answers = _succeeds(readiness, process.port)
+            answers = succeeds(readiness, process.port)
             if process.ready != answers:
                 process.ready, process.failures = answers, 0 if answers else process.failures
                 self._wake()
             if answers and time.monotonic() - asked >= liveness["periodSeconds"]:
-                failed, asked = 0 if _succeeds(liveness, process.port) else failed + 1, time.monotonic()
+                failed, asked = 0 if succeeds(liveness, process.port) else failed + 1, time.monotonic()
                 if failed >= liveness["failureThreshold"]:
                     self._say(f"{process.name}: does not answer any more; it is started again")
                     keeper.terminate()
@@ -349,17 +350,14 @@ def _here(command: Sequence[str]) -> list[str]:
     return [*here.get(first.removesuffix("3"), [shutil.which(first) or first]), *rest]
 
 
-def _succeeds(probe: Body, port: int) -> bool:
+def succeeds(probe: Body, port: int) -> bool:
     """One probe, as a kubelet makes it."""
     timeout = float(probe.get("timeoutSeconds", 1))
-    with suppress(OSError, ValueError, TimeoutExpired):
+    # Whatever listens on the port may answer in words of its own.
+    with suppress(OSError, ValueError, SubprocessError, HTTPException):
         if "exec" in probe:
-            done = run_program(
-                _here(probe["exec"]["command"]), timeout=timeout, capture_output=True, check=False
-            )
-            return done.returncode == 0
-        with urllib.request.urlopen(
-            f"http://{HOST}:{port}{probe['httpGet']['path']}", timeout=timeout
-        ) as reply:
-            return bool(reply.status < 400)
+            run_program(_here(probe["exec"]["command"]), timeout=timeout, capture_output=True, check=True)
+        else:
+            urlopen(f"http://{HOST}:{port}{probe['httpGet']['path']}", timeout=timeout).close()
+        return True
     return False

@@ -3,24 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
-from scope_selfplay.cluster.pods import (
-    ATTEMPT,
-    BODY_HASH,
-    COMPONENT,
-    ITERATION,
-    QUEUE,
-    RUN,
-    SERVER,
-    SHARD,
-    SHARDS,
-    SPEC_HASH,
-    STAGE,
-    Component,
-    RunStage,
-    StageShard,
-)
+from scope_selfplay.cluster.pods import Component, Label, RunStage, StageShard
 from scope_selfplay.driver.api import ObjectKind
 from scope_selfplay.store.folder import Stage
 
@@ -84,17 +69,18 @@ class ObservedPod:
 class ObservedObject:
     """What a Job, a Deployment and a Service have in common."""
 
-    kind: ClassVar[ObjectKind]
+    kind: ObjectKind
     name: str
     uid: str
     owner: str | None
     """The uid of the Job that controls it."""
     step: RunStage | None
+    body_hash: str
+    pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True)
 class ObservedJob(ObservedObject):
-    kind = ObjectKind.JOB
     step: RunStage
     attempt: int
     shard: StageShard | None
@@ -105,7 +91,6 @@ class ObservedJob(ObservedObject):
     """A queue, such as Kueue's, has not admitted it yet."""
     queue: str
     """Its queue; empty where none is named."""
-    pods: tuple[ObservedPod, ...]
 
     @property
     def is_placed(self) -> bool:
@@ -114,20 +99,11 @@ class ObservedJob(ObservedObject):
 
 
 @dataclass(frozen=True)
-class ObservedService(ObservedObject):
-    kind = ObjectKind.SERVICE
-    body_hash: str
-
-
-@dataclass(frozen=True)
 class ObservedServer(ObservedObject):
-    kind = ObjectKind.DEPLOYMENT
     component: str
-    body_hash: str
     ready: bool
     problem: str | None
     """Why the cluster makes no pod for it: a quota, say."""
-    pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True, order=True)
@@ -147,7 +123,7 @@ class OtherRun:
 class ObservedCluster:
     jobs: tuple[ObservedJob, ...] = ()
     servers: tuple[ObservedServer, ...] = ()
-    services: tuple[ObservedService, ...] = ()
+    services: tuple[ObservedObject, ...] = ()
     pods: tuple[ObservedPod, ...] = ()
     older: tuple[ObservedObject, ...] = ()
     """Controllers' Jobs whose place the one that asks takes."""
@@ -172,21 +148,15 @@ def observe(
     """Objects of one run, and the pods of every run, as the Job `controller` sees them."""
     of_run: dict[str, list[Body]] = {run: []}
     for body in pods:
-        of_run.setdefault(_labels(body).get(RUN, ""), []).append(body)
+        of_run.setdefault(_label(body, Label.RUN), []).append(body)
     found = tuple(_pod(pod) for pod in of_run[run])
     others = (_other_run(name, bodies) for name, bodies in of_run.items() if name not in ("", run))
-    by_owner: dict[tuple[str | None, str | None], list[ObservedPod]] = {}
-    for pod in found:
-        by_owner.setdefault((pod.job, pod.server), []).append(pod)
-    stage_jobs = [job for job in jobs if step_of(_labels(job)) and _labels(job).get(ATTEMPT, "").isdigit()]
-    servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
+    stage_jobs = [job for job in jobs if step_of(_labels(job)) and _label(job, Label.ATTEMPT).isdigit()]
     older, newer = other_controllers(controller, jobs)
     return ObservedCluster(
-        jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
-        servers=tuple(_server(body, by_owner.get((None, body["metadata"]["name"]), [])) for body in servers),
-        services=tuple(
-            ObservedService(**_identity(body), body_hash=annotation(body, BODY_HASH)) for body in services
-        ),
+        jobs=tuple(_job(job, found) for job in stage_jobs),
+        servers=tuple(_server(body, found) for body in deployments if _label(body, Label.SERVER)),
+        services=tuple(ObservedObject(**_identity(body, ObjectKind.SERVICE)) for body in services),
         pods=found,
         older=older,
         newer=newer,
@@ -200,11 +170,12 @@ def other_controllers(
     name: str, jobs: Sequence[Body]
 ) -> tuple[tuple[ObservedObject, ...], tuple[ObservedObject, ...]]:
     """Jobs that drive what the controller's Job `name` drives, one iteration or all: older ones, and newer ones."""
-    driving = [job for job in jobs if _labels(job).get(COMPONENT) == Component.CONTROLLER]
+    driving = [job for job in jobs if _label(job, Label.COMPONENT) == Component.CONTROLLER]
     own = [job for job in driving if job["metadata"]["name"] == name]
-    alike = [job for job in driving if own and _labels(job).get(ITERATION) == _labels(own[0]).get(ITERATION)]
+    drives = [_label(job, Label.ITERATION) for job in own]
+    alike = [job for job in driving if _label(job, Label.ITERATION) in drives]
     alike.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["uid"]))
-    found = tuple(ObservedObject(**_identity(job)) for job in alike)
+    found = tuple(ObservedObject(**_identity(job, ObjectKind.JOB)) for job in alike)
     at = alike.index(own[0]) if own else 0
     return found[:at], found[at + 1 :]
 
@@ -222,7 +193,7 @@ def _oldest(bodies: Sequence[Body]) -> str:
 
 def step_of(labels: Mapping[str, str]) -> RunStage | None:
     stages = {stage.job_name: stage for stage in Stage}
-    stage, iteration = stages.get(labels.get(STAGE, "")), labels.get(ITERATION, "")
+    stage, iteration = stages.get(labels.get(Label.STAGE, "")), labels.get(Label.ITERATION, "")
     return RunStage(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 
 
@@ -232,26 +203,34 @@ def owner_of(body: Body) -> str | None:
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
-def _identity(body: Body) -> dict[str, Any]:
-    name, uid = body["metadata"]["name"], body["metadata"]["uid"]
-    return {"name": name, "uid": uid, "owner": owner_of(body), "step": step_of(_labels(body))}
+def _identity(body: Body, kind: ObjectKind, pods: Sequence[ObservedPod] = ()) -> dict[str, Any]:
+    """The fields of an ObservedObject."""
+    name = body["metadata"]["name"]
+    return {
+        "kind": kind,
+        "name": name,
+        "uid": body["metadata"]["uid"],
+        "owner": owner_of(body),
+        "step": step_of(_labels(body)),
+        "body_hash": annotation(body, Label.BODY_HASH),
+        "pods": tuple(pod for pod in pods if name in (pod.job, pod.server)),
+    }
 
 
 def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
     labels, conditions = _labels(body), _conditions(body)
     failed = conditions.get("Failed")
     state = JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
-    number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
+    number, of = labels.get(Label.SHARD, ""), labels.get(Label.SHARDS, "")
     return ObservedJob(
-        **_identity(body),
-        attempt=int(labels[ATTEMPT]),
+        **_identity(body, ObjectKind.JOB, pods),
+        attempt=int(labels[Label.ATTEMPT]),
         shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
-        spec_hash=annotation(body, SPEC_HASH),
+        spec_hash=annotation(body, Label.SPEC_HASH),
         state=JobState.FAILED if failed else state,
         suspended=bool((body.get("spec") or {}).get("suspend")),
-        queue=labels.get(QUEUE, ""),
+        queue=labels.get(Label.QUEUE, ""),
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
-        pods=tuple(pods),
     )
 
 
@@ -261,12 +240,10 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     # Until the Deployment's controller has seen the newest spec, its counts are those of an older one.
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
     return ObservedServer(
-        **_identity(body),
-        component=_labels(body).get(COMPONENT, ""),
-        body_hash=annotation(body, BODY_HASH),
+        **_identity(body, ObjectKind.DEPLOYMENT, pods),
+        component=_label(body, Label.COMPONENT),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
         problem=failure.get("message", failure.get("reason", "")) if failure else None,
-        pods=tuple(pods),
     )
 
 
@@ -292,7 +269,7 @@ def _pod(body: Body) -> ObservedPod:
         name=body["metadata"]["name"],
         step=step_of(labels),
         job=labels.get("job-name"),
-        server=labels.get(SERVER),
+        server=labels.get(Label.SERVER),
         phase=phase,
         ending="deletionTimestamp" in body["metadata"],
         exit_code=ended.get("exitCode"),
@@ -300,7 +277,7 @@ def _pod(body: Body) -> ObservedPod:
         disrupted=status.get("reason") in _DISRUPTIONS or target.get("status") == "True",
         message=lines[-1][:400] if lines else "",
         unscheduled=scheduled.get("message", "no node yet") if is_unscheduled else None,
-        queue=labels.get(QUEUE, "") if is_unscheduled and scheduled.get("reason") == _GATED else "",
+        queue=labels.get(Label.QUEUE, "") if is_unscheduled and scheduled.get("reason") == _GATED else "",
         stuck=_stuck(containers),
         initializes=any("running" in (each.get("state") or {}) for each in first),
         node=(body.get("spec") or {}).get("nodeName") or "",
@@ -323,6 +300,10 @@ def _conditions(body: Body) -> dict[str, Body]:
 
 def _labels(body: Body) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
+
+
+def _label(body: Body, name: str) -> str:
+    return _labels(body).get(name, "")
 
 
 def annotation(body: Body, name: str) -> str:

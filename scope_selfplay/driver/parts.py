@@ -4,7 +4,6 @@ Pure, but for `read_inputs`, `read_volume`, `make_cache` and `RunStore`.
 """
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ from scope_selfplay.base.errors import (
     OutsideError,
     RecordError,
     RunMismatchError,
-    StorageError,
     UserError,
 )
 from scope_selfplay.base.terminal import Progress
@@ -35,6 +33,7 @@ from scope_selfplay.prompts.folder import load_pack
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.run.schedule import stages_of, stop_message
 from scope_selfplay.store.columns import read_task_target
+from scope_selfplay.store.files import disk_faults
 from scope_selfplay.store.folder import MANIFEST, RunFolder, Stage, parse_manifest
 from scope_selfplay.store.object_store import INDEX, ObjectFolder, Unit, pull, store_unit
 from scope_selfplay.store.ratings import Ratings, read_ratings
@@ -108,8 +107,7 @@ def read_inputs(
     the settings may not be readable, or name another run. Raises UserError where no run has begun.
     """
     # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
-    is_mounted = prompts.is_dir()
-    packs = tuple(sorted(entry.name for entry in os.scandir(prompts) if entry.is_dir())) if is_mounted else ()
+    packs = tuple(sorted(folder.name for folder in prompts.glob("*/")))
     try:
         settings = load_config(config, overrides)
         if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
@@ -252,11 +250,8 @@ def make_cache(folder: RunFolder, body: Body) -> None:
     for mount in body["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
         if mount["mountPath"] == CACHE:
             place = folder.caches / mount["subPath"].rpartition("/")[2]
-            try:
+            with disk_faults(place):
                 place.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                why = f"{place}: cannot be made ({error.strerror}); see that the volume is well"
-                raise StorageError(why) from error
 
 
 def training_progress(folder: RunFolder, config: RunConfig, step: RunStage) -> str:
@@ -285,12 +280,7 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_done(folder: Path, step: RunStage) -> bool:
-    try:
-        manifest = parse_manifest(folder)
-    except OSError as error:
-        raise StorageError(
-            f"{folder / MANIFEST}: cannot be read ({error.strerror}); see that the volume is well"
-        ) from error
+    manifest = parse_manifest(folder)
     if manifest is None:
         return False
     if (manifest.iteration, manifest.stage) != (step.iteration, step.stage.value):

@@ -39,10 +39,8 @@ class KubernetesTransport:
             raw = self._open("GET", path, query=query, body=None, timeout=timeout).response
             if raw.status != 200:
                 raise NoReply(f"GET {path}: {raw.status}")
-            rest = b""
-            for piece in raw.stream(65536):
-                *lines, rest = (rest + piece).split(b"\n")
-                yield from lines
+            # The last one may have been cut off.
+            yield from (line[:-1] for line in raw if line.endswith(b"\n"))
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise NoReply(_in_a_line(error)) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from random import Random
 
 from scope_selfplay.base.errors import ExitCode
-from scope_selfplay.cluster.pods import BODY_HASH, Component, RunStage, gpus_of, shard_name
+from scope_selfplay.cluster.pods import Component, Label, RunStage, gpus_of, shard_name
 from scope_selfplay.cluster.stages import (
     STARTUP,
     Server,
@@ -26,7 +26,6 @@ from scope_selfplay.driver.parts import Apply, Plan, RunEnd
 
 _LONGEST_YIELD = 900.0
 """Seconds for which a run yields to an older one."""
-_SERVED = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER, Component.RETRIEVER)
 
 
 def give_back(plan: Plan, step: RunStage, active: Sequence[ObservedJob]) -> bool:
@@ -110,21 +109,19 @@ def _holds_gpus(
     plan: Plan, step: RunStage, servers: Sequence[ObservedServer], active: Sequence[ObservedJob]
 ) -> bool:
     config = plan.context.config
-    trains = gpus_of(config.cluster, stage_settings(config, step.stage)) > 0
-    if trains and any(pod.node and pod.holds_node for job in active for pod in job.pods):
-        return True
-    with_gpus = [part.value for part in _SERVED if gpus_of(config.cluster, settings_of(config, part))]
+    holding = [(stage_settings(config, step.stage), job.pods) for job in active]
+    holding += [(settings_of(config, Component(server.component)), server.pods) for server in servers]
     return any(
         pod.node and pod.holds_node
-        for server in servers
-        if server.component in with_gpus
-        for pod in server.pods
+        for settings, pods in holding
+        if gpus_of(config.cluster, settings)
+        for pod in pods
     )
 
 
 def _lacks_room(servers: Sequence[ObservedServer], active: Sequence[ObservedJob]) -> bool:
     """Whether a pod has no node, or is not even made: a quota, or a queue that admits it later."""
-    pods = [pod for server in servers for pod in server.pods] + [pod for job in active for pod in job.pods]
+    pods = [pod for found in (*servers, *active) for pod in found.pods]
     return (
         any(pod.unscheduled is not None and not pod.ending for pod in pods)
         or any(server.problem is not None for server in servers)
@@ -182,7 +179,7 @@ def apply_servers(plan: Plan, step: RunStage, servers: Sequence[Server]) -> bool
 
 
 def _apply(plan: Plan, kind: ObjectKind, body: Body, found: str | None) -> bool:
-    if found == body["metadata"]["annotations"][BODY_HASH]:
+    if found == body["metadata"]["annotations"][Label.BODY_HASH]:
         return False
     plan.actions.append(Apply(kind, body))
     return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.cluster.pods import SERVER, SHARD, RunStage
+from scope_selfplay.cluster.pods import Label, RunStage
 from scope_selfplay.driver.api import Body, ObjectKind
 from scope_selfplay.driver.observed import step_of
 from scope_selfplay.store.files import write_atomic
@@ -45,7 +45,7 @@ class SimulatedStages:
     def __call__(self, job: Body, rank: int) -> PodEnding:
         labels = job["metadata"]["labels"]
         step = step_of(labels)
-        if step is not None and rank == 0 and SHARD not in labels:
+        if step is not None and rank == 0 and Label.SHARD not in labels:
             self.publish(step, job["metadata"]["name"])
         return PodEnding()
 
@@ -215,7 +215,7 @@ class FakeNodes:
         owner = next((owner for owner in owners if owner["metadata"]["uid"] == reference["uid"]), None)
         if owner is None:
             return
-        if SERVER in pod["metadata"]["labels"]:
+        if Label.SERVER in pod["metadata"]["labels"]:
             if running >= self.startup and not _is_ready(pod):
                 self._set(name, pod, "Running", conditions=[{"type": "Ready", "status": "True"}])
             return

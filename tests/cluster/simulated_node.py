@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.cluster.pods import SHARD
+from scope_selfplay.cluster.pods import Label
 from scope_selfplay.driver.observed import step_of
 from scope_selfplay.testing.fake_nodes import SimulatedStages
 
@@ -87,7 +87,7 @@ class SimulatedNode(threading.Thread):
         job, step = labels["job-name"], step_of(labels)
         if step is not None:
             self.jobs[labels["controller-uid"]] = job
-            if SHARD not in labels:
+            if Label.SHARD not in labels:
                 self.stages.publish(step, job)
         self._report(name, "Succeeded", {"terminated": {"exitCode": 0, "finishedAt": _now()}})
 

@@ -15,7 +15,7 @@ import pytest
 
 from scope_selfplay.base.errors import ExitCode
 from scope_selfplay.cluster import stages
-from scope_selfplay.cluster.pods import COMPONENT, Component
+from scope_selfplay.cluster.pods import Component, Label
 from scope_selfplay.config.cluster import ImagesConfig
 from scope_selfplay.config.load import parse_config
 from scope_selfplay.driver import kubernetes as expiry
@@ -27,6 +27,7 @@ from scope_selfplay.driver.transport import KubernetesTransport
 from scope_selfplay.store.folder import RunFolder
 from scope_selfplay.testing.fake_cluster import Killed
 from tests.cluster.simulated_node import SimulatedNode
+from tests.commands import wait_until
 from tests.unit.controller.worlds import sized
 
 pytestmark = pytest.mark.cluster
@@ -172,7 +173,7 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "r1-controller", "uid": run.uid}
     labels = {"scope/run": "r1", "scope/iteration": "03", "scope/stage": "compare", "scope/attempt": "9"}
     run.make_job("r1-i03-compare-a9", labels=labels, ownerReferences=[owner | {"controller": True}])
-    _until(lambda: controller.round() or "r1-i03-compare-a9" not in run.jobs_left())
+    wait_until(lambda: controller.round() or "r1-i03-compare-a9" not in run.jobs_left())
     assert run.drive(controller) == RunEnd(ExitCode.DONE, "every stage is done")
     stages = run.stage_jobs()
     assert len(stages) == 14 and all(name.endswith("-a1") for name in stages), stages
@@ -215,7 +216,7 @@ def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
     assert all(name.endswith("-a1") for name in run.stage_jobs())
     assert len(run.stage_jobs()) == 6
     record_property("injected", 6)
-    _until(lambda: run.jobs_left() == [])
+    wait_until(lambda: run.jobs_left() == [])
     print("6 of 6 finished Jobs deleted by the cluster, none made again")
 
 
@@ -224,19 +225,19 @@ def test_pods_that_do_not_start_or_end_and_a_quota_are_said_and_waited_for(site:
     run = site(iterations=1)
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"count/jobs.batch": "1"}}}
     run.core.create_namespaced_resource_quota(run.namespace, quota)
-    _until(lambda: run.core.read_namespaced_resource_quota("small", run.namespace).status.used)
+    wait_until(lambda: run.core.read_namespaced_resource_quota("small", run.namespace).status.used)
     run.node.stuck = lambda pod: pod.startswith("r1-judge")
     run.node.never_ends = lambda pod: pod.startswith("r1-i00-challenger")
     controller = run.controller()
     stuck = "CreateContainerConfigError: no key"
-    _until(lambda: controller.round() or stuck in run.status().get("message", ""))
+    wait_until(lambda: controller.round() or stuck in run.status().get("message", ""))
     assert run.reasons()["PodStuck"]
     run.node.stuck = lambda pod: False
-    _until(lambda: controller.round() or run.reasons()["NoRoom"])
+    wait_until(lambda: controller.round() or run.reasons()["NoRoom"])
     assert run.stage_jobs() == []
     assert "exceeded quota: small" in run.said[-1]
     run.core.delete_namespaced_resource_quota("small", run.namespace)
-    _until(lambda: controller.round() or "ended: i00-compare needs the GPUs" in run.status()["message"])
+    wait_until(lambda: controller.round() or "ended: i00-compare needs the GPUs" in run.status()["message"])
     assert run.stage_jobs() == ["r1-i00-make-tasks-a1"]
     run.node.never_ends = lambda pod: False
     assert run.drive(controller).code is ExitCode.DONE
@@ -252,17 +253,17 @@ def test_what_a_controller_made_goes_with_its_job_or_has_the_next_one_as_its_own
 
     run = site(iterations=1)
     controller = run.controller()
-    _until(lambda: controller.round() or run.servers())
+    wait_until(lambda: controller.round() or run.servers())
     run.jobs.delete_namespaced_job("r1-controller", run.namespace, propagation_policy="Background")
-    _until(lambda: not run.servers())
-    _until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
+    wait_until(lambda: not run.servers())
+    wait_until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
     second_uid = run.make_job("r1-i01-controller")
     second = run.controller(job="r1-i01-controller")
-    _until(lambda: second.round() or run.servers())
+    wait_until(lambda: second.round() or run.servers())
     assert owners() == [second_uid]
     run.jobs.delete_namespaced_job("r1-i01-controller", run.namespace, propagation_policy="Orphan")
     # The cluster takes the owner off what it leaves, the status among it: a change under a controller's hands.
-    _until(lambda: not owners())
+    wait_until(lambda: not owners())
     third_uid = run.make_job("r1-controller")
     third = run.controller()
     third.round()
@@ -279,7 +280,7 @@ def test_what_a_controller_made_goes_with_its_job_or_has_the_next_one_as_its_own
 
 
 def test_a_controller_of_another_image_takes_over_in_the_middle_of_a_stage(site: Callable[..., Site]) -> None:
-    run, labels = site(iterations=1), {"scope/run": "r1", COMPONENT: Component.CONTROLLER.value}
+    run, labels = site(iterations=1), {"scope/run": "r1", Label.COMPONENT: Component.CONTROLLER.value}
 
     def begin(job: str, image: str) -> tuple[str, Controller]:
         uid, cluster = run.make_job(job, labels=labels), run.config.cluster
@@ -297,7 +298,7 @@ def test_a_controller_of_another_image_takes_over_in_the_middle_of_a_stage(site:
 
     run.node.holds = lambda pod: "i01-train-challenger" in pod
     first, old = begin("r1-controller-1", "scope-selfplay:1")
-    _until(lambda: old.round() or run.status()["jobs"] == "r1-i01-train-challenger-a1")
+    wait_until(lambda: old.round() or run.status()["jobs"] == "r1-i01-train-challenger-a1")
     before, began = held(), time.monotonic()
     assert {owner for _, owner in before.values()} == {first}
     second, new = begin("r1-controller-2", "scope-selfplay:2")
@@ -326,7 +327,7 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     monkeypatch.setattr(expiry, "KEPT", 5)
     run = site(iterations=1)
     controller = run.controller()
-    _until(lambda: controller.round() or run.servers())
+    wait_until(lambda: controller.round() or run.servers())
     spec = run.jobs.read_namespaced_job("r1-controller", run.namespace).spec
     assert 0 <= spec.active_deadline_seconds - expiry.EXPIRY < 400
     # A shorter one than configs take: what it does is moved on, taken away, and met.
@@ -337,8 +338,8 @@ def test_what_a_controller_that_is_gone_for_good_made_expires(
     lifted = run.jobs.read_namespaced_job("r1-controller", run.namespace).spec
     assert (lifted.active_deadline_seconds, lifted.ttl_seconds_after_finished) == (None, None)
     second.renew(10)
-    _until(lambda: not run.servers() and not run.jobs.list_namespaced_job(run.namespace).items)
-    _until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
+    wait_until(lambda: not run.servers() and not run.jobs.list_namespaced_job(run.namespace).items)
+    wait_until(lambda: not run.core.list_namespaced_pod(run.namespace, label_selector="scope/server").items)
 
 
 @pytest.mark.fault(12)
@@ -346,16 +347,16 @@ def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[...
     run, later = site(iterations=1), [0.0]
     began = time.monotonic()
     sleeper = run.controller(clock=lambda: began)
-    _until(lambda: sleeper.round() or run.servers())
+    wait_until(lambda: sleeper.round() or run.servers())
     second = run.controller("pod-2", clock=lambda: time.monotonic() + later[0])
     second.round()
     assert not second.hand.leadership.holds
     later[0] = 61.0
     second.round()
     assert second.hand.leadership.holds and second.hand.leadership.fence == sleeper.hand.leadership.fence + 1
-    _until(lambda: second.round() or run.status()["fence"] == str(second.hand.leadership.fence))
+    wait_until(lambda: second.round() or run.status()["fence"] == str(second.hand.leadership.fence))
     run.apps.delete_namespaced_deployment("r1-judge", run.namespace)
-    _until(lambda: "r1-judge" not in run.servers())
+    wait_until(lambda: "r1-judge" not in run.servers())
     sleeper.round()
     assert run.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
     assert "r1-judge" not in run.servers()
@@ -373,10 +374,3 @@ def _used(verbs: set[tuple[str, str, str]]) -> dict[tuple[str, str], set[str]]:
     for group, resource, verb in verbs:
         used.setdefault((group, resource), set()).add(verb)
     return {key: each | {"create"} if "patch" in each else each for key, each in used.items()}
-
-
-def _until(holds: Callable[[], Any], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "gave up waiting"
-        time.sleep(0.2)

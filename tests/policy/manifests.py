@@ -12,10 +12,8 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.cluster.check import applied_objects, config_of, packs_of
-from scope_selfplay.cluster.kubectl import kustomize
-from scope_selfplay.cluster.objects import planned_objects, pods_of
-from tests.unit.k8s.conftest import PRESETS, RUNS, with_components
+from scope_selfplay.cluster.objects import pods_of
+from tests.unit.k8s.conftest import PRESETS, RUNS, everything_of, with_components
 
 DIGEST = "registry.example/scope-selfplay@sha256:" + "0" * 64
 
@@ -36,10 +34,7 @@ def main(target: Path) -> None:
     whole, scratch = {}, target.with_name("rendered")
     scratch.mkdir(exist_ok=True)
     for folder in (*RUNS, *(with_components(scratch / each.stem, each) for each in PRESETS)):
-        objects = applied_objects(folder)
-        config = config_of(objects, folder)
-        prepared = kustomize(folder / "prepare") if (folder / "prepare").is_dir() else []
-        whole[folder.name] = [*objects, *prepared, *planned_objects(config, packs_of(objects, config.name))]
+        whole[folder.name] = everything_of(folder)
     for name, objects in whole.items():
         (target / f"{name}.yaml").write_text(yaml.safe_dump_all(production(objects), sort_keys=False))
 

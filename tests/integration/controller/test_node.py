@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, suppress
@@ -26,14 +27,14 @@ from scope_selfplay.base.values import Candidate
 from scope_selfplay.driver import waiting
 from scope_selfplay.driver.follow import FollowedHere, status_lines
 from scope_selfplay.driver.local import drive_node, read_slots
-from scope_selfplay.driver.node import HOST, Ports
+from scope_selfplay.driver.node import HOST, Ports, succeeds
 from scope_selfplay.driver.parts import Inputs
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.plan.placement import place
 from scope_selfplay.run.begin import open_run
 from scope_selfplay.store.files import read_records
 from scope_selfplay.store.folder import RunFolder, Stage
-from tests.commands import ran
+from tests.commands import ran, wait_until
 from tests.disks import Disk, disk_at
 from tests.unit.controller.node_world import NODE, install
 from tests.unit.controller.worlds import config_of
@@ -92,13 +93,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
             process.kill()
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def lines_until(driver: "subprocess.Popen[str]", text: str) -> list[str]:
     assert driver.stderr is not None
     lines = []
@@ -113,12 +107,12 @@ def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(machine: Ma
     machine.holds.touch()
     driver = machine.start()
     lines_until(driver, "running r1-i00-make-tasks-a1")
-    until(lambda: "at work" in FollowedHere(machine.run).logs("make-tasks", 1))
+    wait_until(lambda: "at work" in FollowedHere(machine.run).logs("make-tasks", 1))
     # Keepers, servers and stage, and what these two started in sessions of their own.
     assert len(machine.left()) >= 10
     driver.kill()
     driver.wait()
-    until(lambda: machine.left() == [])
+    wait_until(lambda: machine.left() == [])
     machine.holds.unlink()
     machine.finish()
     assert FollowedHere(machine.run).status()["status"]["phase"] == "Done"
@@ -231,6 +225,18 @@ def test_a_port_that_is_taken_is_exchanged(here: Machine, monkeypatch: pytest.Mo
         )
 
 
+def test_what_answers_in_no_http_is_no_server() -> None:
+    with socket.create_server((HOST, 0)) as other:
+
+        def answer() -> None:
+            with other.accept()[0] as asked:
+                asked.recv(4096)
+                asked.sendall(b"hello\r\n")
+
+        threading.Thread(target=answer).start()
+        assert not succeeds({"httpGet": {"path": "/health"}}, other.getsockname()[1])
+
+
 def test_a_moved_run_goes_on_with_gpus_and_with_its_model_where_that_lies(here: Machine) -> None:
     model = Path(shutil.copytree(policy_path("embedded"), here.home / "runs" / "model"))
     here.run.config.unlink()
@@ -306,7 +312,7 @@ def disturbed(command: Sequence[str], disk: Disk) -> list[str]:
     def at_work(stage: str, name: str = "") -> psutil.Process:
         """A program, the stage's own without a name, when the stage has opened what it needs."""
         log = disk.place / "tiny" / "driver" / f"tiny-{stage}.log"
-        until(lambda: log.exists() and "judge lexical" in log.read_text())
+        wait_until(lambda: log.exists() and "judge lexical" in log.read_text())
         return program_of(driver, name or stage)
 
     def rank_of(stage: str) -> psutil.Process:

@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from scope_selfplay.stages.compare import compare
 from scope_selfplay.stages.tasks import make_tasks
 from scope_selfplay.stages.train import train_challenger
 from scope_selfplay.store.folder import RunFolder, Stage, read_manifest
+from tests.commands import wait_until
 from tests.integration.loop.test_run import config_of, forked
 
 CHANGES = ("challenger.steps=4", "tasks.in_flight=4")
@@ -59,13 +58,6 @@ def ended(child: ForkServerProcess) -> int:
     return child.exitcode
 
 
-def when(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 200
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def lines_below(folder: Path, pattern: str) -> int:
     return sum(file.read_bytes().count(b"\n") for file in folder.glob(pattern))
 
@@ -90,7 +82,7 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
 
     challenger = cluster.folder.stage(1, Stage.CHALLENGER)
     trainer = cluster.start("train-challenger", 1)
-    when(lambda: lines_below(challenger.path, "metrics.jsonl") >= 1)
+    wait_until(lambda: lines_below(challenger.path, "metrics.jsonl") >= 1, seconds=200, every=0.005)
     os.kill(trainer.pid or 0, signal.SIGTERM)
     assert ended(trainer) == 143
     assert list(challenger.work.glob("checkpoint-*/receipt.json"))
@@ -100,7 +92,7 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
 
     shares = cluster.folder.stage(1, Stage.TASKS).work / "shares"
     workers = [cluster.start("make-tasks", 1, "--shard", f"{index}/3") for index in range(3)]
-    when(lambda: lines_below(shares, "*/candidates.jsonl") >= 2)
+    wait_until(lambda: lines_below(shares, "*/candidates.jsonl") >= 2, seconds=200, every=0.005)
     os.kill(workers[0].pid or 0, signal.SIGKILL)
     os.kill(workers[1].pid or 0, signal.SIGTERM)
     codes = [ended(worker) for worker in workers]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ExitCode, OutsideError, UserError
-from scope_selfplay.cluster.pods import COMPONENT
+from scope_selfplay.cluster.pods import Label
 from scope_selfplay.driver import keeper
 from scope_selfplay.driver.api import (
     TRIES,
@@ -137,17 +137,13 @@ def seen(version: str) -> Body:
 
 
 class Watching(FakeCluster):
-    """Every watch gives what is next in `ways`, then the thread is told to stop."""
+    """Every watch gives what is next in `ways`."""
 
-    def __init__(self, stop: threading.Event, *ways: list[Body | NoReply]) -> None:
+    def __init__(self, *ways: list[Body | NoReply]) -> None:
         super().__init__()
-        self.ways, self.stop, self.opened = list(ways), stop, 0
+        self.ways = list(ways)
 
     def lines(self, path: str, **rest: Any) -> Iterator[bytes]:
-        self.opened += 1
-        if not self.ways:
-            self.stop.set()
-            return
         for each in self.ways.pop(0):
             if isinstance(each, NoReply):
                 raise each
@@ -170,10 +166,14 @@ GONE = NoReply("410 Gone")
     ids=["410", "a late 410", "silence", "out of order", "nonsense"],
 )
 def test_a_watch_that_fails_or_lies_is_opened_again(ways: list[list[Body | NoReply]], wakes: bool) -> None:
-    stop, wake, pauses = threading.Event(), threading.Event(), list[float]()
-    fake = Watching(stop, *ways)
-    watch_jobs(fake, "scope/run=r1", wake, stop, pauses.append)
-    assert fake.opened == len(ways) + 1
+    fake, wake, pauses = Watching(*ways), threading.Event(), list[float]()
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return not fake.ways
+
+    watch_jobs(client(fake), "r1", wake, wait)
+    assert len(pauses) == len(ways)
     assert wake.is_set() is wakes
     # Never in a tight loop, however soon the server ends it.
     assert all(5 <= pause <= 15 for pause in pauses)
@@ -257,7 +257,7 @@ class Handover:
 
     def controller(self, job: str) -> Controller:
         if job not in self.world.cluster.objects(ObjectKind.JOB):
-            self.world.add_controller_job(job, **{COMPONENT: "controller"})
+            self.world.add_controller_job(job, **{Label.COMPONENT: "controller"})
         inputs, pod = self.world.inputs, f"{job}-{len(self.world.cluster.calls)}"
         return self.world.controller(identity=pod, job=job, read=lambda: inputs)
 

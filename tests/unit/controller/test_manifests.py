@@ -14,10 +14,9 @@ import yaml
 from retrieval.commands import serve_retriever
 from retrieval.server import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.cluster.pods import (
-    BODY_HASH,
     KEY_VARIABLE,
-    SPEC_HASH,
     Component,
+    Label,
     Owner,
     RunStage,
     StageShard,
@@ -95,7 +94,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
 def render(bodies: list[dict[str, Any]]) -> str:
     """As YAML; without the hashes that follow from every setting of a run, whoever adds one."""
     text = yaml.safe_dump_all(bodies, sort_keys=False, width=110)
-    return re.sub(rf"{SPEC_HASH}: '?\w+'?", f"{SPEC_HASH}: (12 hex digits)", text)
+    return re.sub(rf"{Label.SPEC_HASH}: '?\w+'?", f"{Label.SPEC_HASH}: (12 hex digits)", text)
 
 
 BODIES = manifests()
@@ -148,7 +147,7 @@ def test_a_later_leader_writes_the_same_server_body() -> None:
     config = config_of(PAPER)
     server = servers_of(config, RunStage(1, Stage.SOLVER), (True,))[0]
     bodies = [server_deployment(context_of(config, fence), server) for fence in (1, 2)]
-    assert len({body["metadata"]["annotations"][BODY_HASH] for body in bodies}) == 1
+    assert len({body["metadata"]["annotations"][Label.BODY_HASH] for body in bodies}) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.commands import wait_until
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "slurm.sh"
 
@@ -35,8 +36,7 @@ def test_the_signal_before_the_limit_reaches_the_run_which_ends_in_order(tmp_pat
     job = submitted(
         tmp_path, f"trap 'touch {tmp_path}/saved; exit 143' TERM\ntouch {tmp_path}/runs\nsleep 60 & wait"
     )
-    while not (tmp_path / "runs").exists():
-        time.sleep(0.05)
+    wait_until((tmp_path / "runs").exists)
     job.send_signal(signal.SIGTERM)
     assert job.wait(timeout=60) == 143
     assert (tmp_path / "saved").exists() and (tmp_path / "scontrol.calls").read_text() == "requeue 7\n"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from scope_selfplay.store import object_store
 from scope_selfplay.store.folder import RunFolder, Stage
 from scope_selfplay.store.object_store import ObjectFolder, Unit, keep, pull, send, store_unit
 from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
+from tests.commands import wait_until
 from tests.unit.controller.worlds import ONE, World, config_of
 
 pytestmark = pytest.mark.integration
@@ -368,8 +368,7 @@ def test_what_a_cut_program_made_is_there_for_the_next_and_sigterm_is_its_own(
     words = [*f"keep --store {store} --volume disk --attempt 1 {STAGE} -- {sys.executable} -c".split(), LOOP]
     process = subprocess.Popen([sys.executable, "-c", KEEP, *words], process_group=0)
     remote = ObjectFolder(store, Progress(), STAGE)
-    while not any("/checkpoint-" in name for name in remote.newest_work() or ()):
-        time.sleep(0.05)
+    wait_until(lambda: any("/checkpoint-" in name for name in remote.newest_work() or ()))
     os.killpg(process.pid, stop) if stop is signal.SIGKILL else process.send_signal(stop)
     assert process.wait() == (-9 if stop is signal.SIGKILL else 143)
     assert pull(store, Unit(STAGE), tmp_path / "next", Progress(), of_work=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.errors import ExitCode
-from scope_selfplay.cluster.pods import RUN, SERVER
+from scope_selfplay.cluster.pods import Label
 from scope_selfplay.driver import plan
 from scope_selfplay.driver.api import VERBS, Body, ObjectKind
 from scope_selfplay.driver.loop import Controller
@@ -254,14 +254,14 @@ class Neighbours:
         """Whether the pod of a stage runs now; its servers answer then."""
         pods = self.world.cluster.objects(ObjectKind.POD).values()
         running = (pod["metadata"]["labels"] for pod in pods if pod["status"]["phase"] == "Running")
-        return any("job-name" in labels and SERVER not in labels for labels in running)
+        return any("job-name" in labels and Label.SERVER not in labels for labels in running)
 
     def messages(self) -> dict[str, str]:
         maps = self.world.cluster.objects(ObjectKind.CONFIG_MAP)
         return {name: maps[f"{name}-status"]["data"]["message"] for name in self.controllers}
 
     def _work(self, job: Body, rank: int) -> PodEnding:
-        return self.stages[job["metadata"]["labels"][RUN]](job, rank)
+        return self.stages[job["metadata"]["labels"][Label.RUN]](job, rank)
 
 
 LAST_TWO = ("i01-train-solver", "i01-compare")

@@ -13,7 +13,7 @@ import yaml
 from scope_selfplay.base.errors import ConfigError, ExitCode
 from scope_selfplay.base.intervals import Estimate
 from scope_selfplay.cluster.folder import shipped_kustomize
-from scope_selfplay.cluster.pods import SHARD, RunStage
+from scope_selfplay.cluster.pods import Label, RunStage
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.driver.api import VERBS, ObjectKind
 from scope_selfplay.driver.loop import Controller
@@ -104,7 +104,7 @@ def test_the_verbs_used_are_those_that_the_role_grants(tmp_path: Path) -> None:
 
     def work(job: dict[str, Any], rank: int) -> PodEnding | None:
         # One shard ends with the user's mistake while the other still runs and has to be deleted.
-        return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
+        return PodEnding(exit_code=64) if job["metadata"]["labels"][Label.SHARD] == "1" else None
 
     world.work_on("i01-make-tasks", work)
     controller = world.controller()

@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from scope_selfplay.cluster.check import RunCheck, applied_objects, check_cluster, check_folder
+from scope_selfplay.cluster.check import (
+    RunCheck,
+    applied_objects,
+    check_cluster,
+    check_folder,
+    config_of,
+    packs_of,
+)
 from scope_selfplay.cluster.folder import layout_of, run_folder, vendored_files, write_folder
 from scope_selfplay.cluster.kubectl import Body, Kubectl, kustomize
+from scope_selfplay.cluster.objects import planned_objects
 from scope_selfplay.config.load import load_config
 
 REPOSITORY = Path(__file__).parents[3]
@@ -34,6 +42,15 @@ def applied(folder: Path) -> list[Body]:
     """A run's folder, and before it what its namespace shares."""
     rendered(folder)
     return applied_objects(folder)
+
+
+def everything_of(folder: Path) -> list[Body]:
+    """What a person applies, all folders of a run, and what its controller will create."""
+    given = applied(folder)
+    parts = [each for each in (folder / "prepare", folder / "prepare/warm-start") if each.is_dir()]
+    config = config_of(given, folder)
+    planned = planned_objects(config, packs_of(given, config.name))
+    return [*given, *(body for part in parts for body in rendered(part)), *planned]
 
 
 def text_of(source: Path, **changes: Any) -> str:

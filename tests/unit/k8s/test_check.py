@@ -4,7 +4,7 @@ mistakes that no schema knows of. `tests/cluster` plants those of `PLANTED` and 
 import copy
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import yaml
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from scope_selfplay.cluster.check import check_folder, config_of, packs_of, schema_problems
+from scope_selfplay.cluster.check import check_folder, schema_problems
 from scope_selfplay.cluster.check_cluster import peak_gpus
 from scope_selfplay.cluster.check_pods import reference_problems, rule_problems
-from scope_selfplay.cluster.objects import Pods, allows, name_of, planned_objects, pods_of
+from scope_selfplay.cluster.objects import Pods, allows, name_of, pods_of
 from scope_selfplay.config.load import load_config
 from scope_selfplay.plan.load import make_plan
 from scope_selfplay.plan.size import Assumptions
@@ -27,7 +27,7 @@ from tests.unit.k8s.conftest import (
     QWEN,
     REPOSITORY,
     TINY,
-    applied,
+    everything_of,
     plain,
     problems_of,
     with_components,
@@ -40,14 +40,8 @@ MAIN = f"{POD}/containers/0"
 SERVICE = ("Service", "tiny-judge")
 
 
-@cache
-def _given() -> Objects:
-    given = applied(TINY)
-    return [*given, *planned_objects(config_of(given, TINY), packs_of(given, "tiny"))]
-
-
 def tiny_objects() -> Objects:
-    return copy.deepcopy(_given())
+    return copy.deepcopy(everything_of(TINY))
 
 
 def find(objects: Objects, kind: str, name: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from tests.unit.k8s.conftest import (
     TINY,
     Body,
     applied,
-    rendered,
+    everything_of,
     text_of,
     with_components,
 )
@@ -174,17 +174,6 @@ def breaches(objects: list[Body]) -> list[str]:
         for body in objects
         if body["kind"] in wide or body["metadata"].get("namespace") in ("default", "kube-system")
     ]
-
-
-def everything_of(folder: Path) -> list[Body]:
-    config, given = load_config(folder / "setup" / "run.yaml"), applied(folder)
-    by_hand = [
-        body
-        for part in ("prepare", "prepare/warm-start")
-        if (folder / part).is_dir()
-        for body in rendered(folder / part)
-    ]
-    return [*given, *by_hand, *planned_objects(config, packs_of(given, config.name))]
 
 
 @pytest.mark.parametrize("source", [*RUNS, *PRESETS], ids=attrgetter("stem"))

@@ -17,15 +17,15 @@ from click.testing import CliRunner, Result
 
 from scope_selfplay.base.errors import ConfigError
 from scope_selfplay.cli import cli
-from scope_selfplay.cluster.check import applied_objects, check_folder, packs_of, schema_problems
+from scope_selfplay.cluster.check import check_folder, schema_problems
 from scope_selfplay.cluster.folder import components_of, write_folder
-from scope_selfplay.cluster.objects import allows, name_of, planned_objects, pods_of
+from scope_selfplay.cluster.objects import allows, name_of, pods_of
 from scope_selfplay.cluster.prepare import manual_steps, prepare_jobs
 from scope_selfplay.config.cluster import amount
-from scope_selfplay.config.load import load_config, parse_config
+from scope_selfplay.config.load import parse_config
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.evaluation.commands import evaluate
-from tests.unit.k8s.conftest import QWEN, REPOSITORY, TINY, plain, rendered, with_components
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, TINY, everything_of, plain, rendered, with_components
 
 
 @pytest.mark.parametrize("name", ["1e3", "on"])
@@ -271,23 +271,16 @@ SITE: dict[str, Any] = {
 }
 
 
-def everything_of(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The objects that a person applies, all folders of a run, and those that the controller makes."""
-    by_hand = [*applied_objects(folder), *rendered(folder / "prepare")]
-    config = load_config(folder / "setup" / "run.yaml")
-    return by_hand, planned_objects(config, packs_of(by_hand, config.name))
-
-
 def test_the_clusters_values_are_those_of_every_pod_by_hand_and_by_the_controller(tmp_path: Path) -> None:
     (tmp_path / "k8s").mkdir()
     (tmp_path / "k8s" / "cluster.yaml").write_text(yaml.safe_dump({"cluster": SITE}))
     shutil.copy(QWEN / "setup" / "run.yaml", tmp_path / "my.yaml")
     assert render(tmp_path / "my.yaml", "--to", tmp_path, "--component", "external-servers").exit_code == 0
     folder = tmp_path / "k8s" / "runs" / "qwen3-8b"
-    by_hand, planned = everything_of(folder)
-    assert schema_problems([*by_hand, *planned]) == []
+    objects = everything_of(folder)
+    assert schema_problems(objects) == []
     seen = set()
-    for body in (each for each in [*by_hand, *planned] if each["kind"] in ("Job", "Deployment")):
+    for body in (each for each in objects if each["kind"] in ("Job", "Deployment")):
         template = body["spec"]["template"]
         spec, (main, *_) = template["spec"], template["spec"]["containers"]
         has_gpu = "nvidia.com/mig-3g.40gb" in main["resources"]["limits"]
@@ -313,11 +306,11 @@ def test_the_clusters_values_are_those_of_every_pod_by_hand_and_by_the_controlle
         assert told.get("VLLM_API_KEY") == (key if is_served else None)
         seen.add((component, has_gpu))
     assert seen >= {("build-index", True), ("judge", True), ("trainer", True), ("controller", False)}
-    policies = [body for body in by_hand if body["kind"] == "NetworkPolicy"]
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     ways = {
         (pods.labels["app.kubernetes.io/component"], port)
-        for pods, port in product(pods_of(by_hand + planned), (3128, 8443))
-        if allows(policies, "Egress", pods, None, port, pods_of(by_hand + planned))
+        for pods, port in product(pods_of(objects), (3128, 8443))
+        if allows(policies, "Egress", pods, None, port, pods_of(objects))
     }
     fetching = {("fetch-model", 3128), ("fetch-model", 8443)}
     assert ways == {*fetching, ("trainer", 3128), ("worker", 3128), ("controller", 8443)}
