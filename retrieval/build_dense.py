@@ -279,7 +279,7 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
 
 def _write_index(index: Any, path: Path) -> None:
     with index_folder.durable_file(path) as file:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
 
 
 def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
