@@ -313,8 +313,9 @@ def check_room(
     shorter = max(1, free // (per_token * slots) - 1)
     raise ConfigError(
         f"the in-process engine's cache takes {size / 2**30:,.1f} GiB ({slots} slots x {max_length:,} tokens x "
-        f"{per_token:,} bytes), {free / 2**30:,.1f} GiB are free on {where}; lower slots to {fewer} (model.slots, "
-        f"--slots) or max_length to {shorter:,} (model.max_length, --max-length), or sample with vLLM"
+        f"{per_token:,} bytes), {free / 2**30:,.1f} GiB are free on {where}; lower model.slots to {fewer} "
+        f"(`scope serve-model`: --slots) or, but for a benchmark, model.max_length to {shorter:,} (--max-length), or sample "
+        "with vLLM"
     )
 
 

@@ -16,7 +16,7 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_106,
+    "library lines": 55_107,
     "library files": 222,
     "test lines": 38_697,
     "benchmark lines": 5_703,

@@ -33,7 +33,7 @@ def test_the_cache_of_a_real_model_is_counted_and_what_is_advised_fits() -> None
         "336.0 GiB",
         "96 slots x 16,384 tokens x 229,376 bytes",
         "70.0 GiB are free on cuda:0",
-        "lower slots to 19 (model.slots, --slots) or max_length to 3,412",
+        "lower model.slots to 19 (`scope serve-model`: --slots) or, but for a benchmark, model.max_length to 3,412",
     ):
         assert part in str(refused.value)
     check(19, 16_384, 70 * GIB)
