@@ -73,7 +73,12 @@ def make_arm(root: Path, kept: Path, tiny: bool, seed: int, arm: str) -> None:
     settings += [each.format(given=given) for each in ARMS[arm]] + (TINY if tiny else [])
     told = [part for each in settings for part in ("--set", each)]
     run = ["run", "--config", str(CONFIG), "--root", str(folder), "--name", arm, "--seed", str(seed)]
-    run_scope([*run, *told], folder / f"{arm}.log")
+    try:
+        run_scope([*run, *told], folder / f"{arm}.log")
+    except SystemExit as ended:
+        # Documents ran out before there were tasks for a step: the arm ends with the Solver that it has.
+        if "candidates were accepted" not in str(ended):
+            raise
     keep(folder, arm, file, TINY_QUESTIONS if tiny else None)
 
 
@@ -95,8 +100,8 @@ def keep(folder: Path, arm: str, kept: Path, count: int | None) -> None:
     tasks = {each.task.id: each.task for each in given if each.task is not None}
     run = open_run(config, folder, Progress())
     try:
-        answers = []
-        for iteration in range(config.iterations + 1):
+        answers, trained = [], [*run.folder.path.glob("iteration-*/solver/manifest.json")]
+        for iteration in range(len(trained) + 1):
             # By the weights: all arms of a seed start from the same.
             file = folder / f"answers-{run.solver(iteration).identity}.jsonl"
             if not file.exists():

@@ -63,7 +63,9 @@ class Read(NamedTuple):
 
 
 class Kept(Value):
-    """`greedy` and `sampled` have a digit for each held-out question, S_0 first: 1 is an exact match."""
+    """`greedy` and `sampled` have a digit for each held-out question, S_0 first: 1 is an exact match. An iteration in
+    which there were too few tasks for a step has no Solver of its own.
+    """
 
     arm: str
     seed: int
@@ -75,7 +77,8 @@ class Kept(Value):
     answers: tuple[Read, ...]
 
     def exact(self, way: str, iteration: int) -> list[int]:
-        return [int(each) for each in getattr(self, way)[iteration]]
+        """Of the Solver of an iteration, or of the last one before it."""
+        return [int(each) for each in getattr(self, way)[: iteration + 1 or None][-1]]
 
 
 def read_kept(folder: Path = KEPT) -> list[Kept]:

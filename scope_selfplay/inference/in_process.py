@@ -314,8 +314,8 @@ def check_room(
     raise ConfigError(
         f"the in-process engine's cache takes {size / 2**30:,.1f} GiB ({slots} slots x {max_length:,} tokens x "
         f"{per_token:,} bytes), {free / 2**30:,.1f} GiB are free on {where}; lower model.slots to {fewer} "
-        f"(`scope serve-model`: --slots) or, but for a benchmark, model.max_length to {shorter:,} (--max-length), or sample "
-        "with vLLM"
+        f"(`scope serve-model`: --slots) or, but for a benchmark, model.max_length to {shorter:,} (--max-length), or "
+        "sample with vLLM"
     )
 
 
