@@ -78,7 +78,8 @@ class Kept(Value):
 
     def exact(self, way: str, iteration: int) -> list[int]:
         """Of the Solver of an iteration, or of the last one before it."""
-        return [int(each) for each in getattr(self, way)[: iteration + 1 or None][-1]]
+        marks = getattr(self, way)
+        return [int(each) for each in marks[min(iteration, len(marks) - 1)]]
 
 
 def read_kept(folder: Path = KEPT) -> list[Kept]:

@@ -26,6 +26,7 @@ from scope_selfplay.driver.parts import Apply, Plan, RunEnd
 
 _LONGEST_YIELD = 900.0
 """Seconds for which a run yields to an older one."""
+_SERVED = (Component.JUDGE, Component.SOLVER, Component.CHALLENGER, Component.RETRIEVER)
 
 
 def give_back(plan: Plan, step: RunStage, active: Sequence[ObservedJob]) -> bool:
@@ -110,7 +111,9 @@ def _holds_gpus(
 ) -> bool:
     config = plan.context.config
     holding = [(stage_settings(config, step.stage), job.pods) for job in active]
-    holding += [(settings_of(config, Component(server.component)), server.pods) for server in servers]
+    # An object may have lost its label, or been given another, by hand.
+    known = [server for server in servers if server.component in _SERVED]
+    holding += [(settings_of(config, Component(server.component)), server.pods) for server in known]
     return any(
         pod.node and pod.holds_node
         for settings, pods in holding

@@ -6,6 +6,7 @@ calls cancelled.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
 
 Compare = Callable[[Match], Awaitable[Outcome | None]]
-"""Judges one presentation, by scores that are finite; None when the call failed."""
+"""Judges one presentation; None when the call failed."""
 
 Select = Callable[[list[int]], Awaitable[list[int] | None]]
 """Picks the winners of one group, as entrant numbers; None when the call failed."""
@@ -51,8 +52,13 @@ async def play(
     `both_orders`: every match is shown twice, swapped, and the scores are averaged (ArenaRL equation 3, as
     a mean); with one of the two missing the match has no verdict. `identity`: per entrant its answer, as a
     text or a hash. Equal identities tie without a call, and an ordered pair of identities is judged once
-    however often the plan asks for it, with `rematches` once per wave.
+    however often the plan asks for it, with `rematches` once per wave. A score that is not finite counts as a failure.
     """
+
+    async def ask(match: Match) -> Outcome | None:
+        outcome = await compare(match)
+        return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
+
     answers: dict[Names, Outcome | None] = {}
     names = partial(_named, identity)
     shown: list[tuple[Match, Outcome | None]] = []
@@ -73,7 +79,7 @@ async def play(
         plan = [orders(match) for match in wave]
         flat = [order for presentations in plan for order in presentations]
         asked = [(question(order), order) for order in flat if not _all_equal(names(order))]
-        await _ask_new(answers, asked, compare)
+        await _ask_new(answers, asked, ask)
         heard = [_mean([verdict(order) for order in presentations]) for presentations in plan]
         # Last: how many were shown before it names the wave of a rematch.
         shown.extend([(order, verdict(order)) for order in flat])

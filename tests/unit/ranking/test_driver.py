@@ -7,7 +7,7 @@ from scope_selfplay.base.errors import InferenceError
 from scope_selfplay.base.values import Outcome
 from scope_selfplay.ranking.driver import play, play_groups
 from scope_selfplay.ranking.matches import Match, Topology
-from scope_selfplay.ranking.topologies import group_tournament
+from scope_selfplay.ranking.topologies import group_tournament, round_robin
 from tests.unit.ranking.judges import Unshuffled, lower_number
 
 
@@ -80,6 +80,14 @@ async def test_identical_answers_tie_without_a_call_at_the_level_of_the_scores()
     assert heard[1] == [Outcome(3.0, 3.0), Outcome(3.0, 5.0)]
     # A tie stands in both orders, so that it is no trace of position.
     assert dict(zip(*played.graph, strict=True))[Match(1, 0)] == level
+
+
+async def test_a_score_that_is_no_number_is_a_failure() -> None:
+    scores = {2: float("nan"), 3: float("inf")}
+    judge = Judge(lambda match: Outcome(scores.get(match.first, 1.0), scores.get(match.second, 0.0)))
+    played = await play(round_robin(4), judge, identity=range(8))
+    assert [strength is None for strength in played.strengths] == [False, False, True, True]
+    assert list(played.graph.outcomes).count(None) == 5
 
 
 async def test_an_error_of_the_judge_ends_the_play_and_its_calls() -> None:
