@@ -18,7 +18,7 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 55_116,
     "library files": 222,
-    "test lines": 38_705,
+    "test lines": 38_712,
     "benchmark lines": 5_712,
     "words by hand": 30_698,
     "settings": 192,

@@ -101,6 +101,13 @@ def test_the_title_of_a_section_has_its_chapter_and_front_matter_is_what_reads_a
     assert (found[0].text == text) is (titles == ["pair"])
 
 
+def test_front_matter_that_is_broken_is_named() -> None:
+    with pytest.raises(CorpusError, match=r"pair\.md, line 2: front matter is not valid YAML"):
+        sections("---\ntitle: [\n---\nText.")
+    with pytest.raises(CorpusError, match=r"pair\.md, line 2: front matter is not valid TOML: Invalid value"):
+        sections("+++\ntitle = [\n+++\nText.")
+
+
 @given(st.lists(st.sampled_from(["# a", "## b", "## b-1", "### c", "```", "~~~", "text", "", "##", "{#x}"])))
 def test_ids_are_unique_and_no_line_of_text_is_lost(lines: list[str]) -> None:
     text = "\n".join([*lines, "text"])
