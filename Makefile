@@ -13,7 +13,7 @@ export NO_MKDOCS_2_WARNING := 1
 .PHONY: run test test-all test-integration test-vllm test-real-loop prove-gpu prove-gpu-bundle check docs format setup dev warm-start clean
 .PHONY: test-ranks test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
 .PHONY: images image-worker image-local image-retriever image-trainer image-tag sbom dist kept-run run-folders
-.PHONY: mutants bench-learning bench-warm-start bench-ranking bench-retrieval bench-attacks bench-ablations bench-faults bench-real-engine bench-self-play bench-real-corpus bench-ranks
+.PHONY: mutants bench-learning bench-warm-start bench-ranking bench-retrieval bench-attacks bench-ablations bench-faults bench-real-engine bench-self-play bench-open-ended bench-real-corpus bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -128,6 +128,12 @@ bench-real-engine: dev ## tokens per second of a real model in this process, und
 bench-self-play: dev ## a real model asks itself, without a label, 90 minutes of a core a seed and arm, resumable: ARGS="--seeds 1 --arms people", ARGS=--tiny
 	$(BIN)/scope models smollm2
 	$(BIN)/python -m benchmarks.self_play $(ARGS)
+
+bench-open-ended: dev ## a Solver of 0.5B learns from rubric scores of an examined judge of 1.5B, three hours of two cores, resumable
+	PYTHON=$(PYTHON) tests/vllm/setup.sh
+	$(BIN)/scope models qwen2.5-coder-1.5b
+	$(BIN)/scope models qwen2.5-coder-0.5b
+	$(BIN)/python -m benchmarks.self_play.open_ended $(ARGS)
 
 bench-real-corpus: dev ## tasks, rubrics, answers and grades of a real model of 1.5B in all roles, 1.1 GB to fetch: ARGS="--documents 6 4"
 	PYTHON=$(PYTHON) tests/vllm/setup.sh

@@ -63,11 +63,10 @@ def questions_of(config: RunConfig, pack: Pack) -> list[Question[Any]]:
     task, answer = Task(id="exam", text="", type="", document_id=""), Rollout.of_answer("")
     document = Document(id="exam", title="", text="")
     asked = [_example(role, task, document, answer) for role in roles if role in pack.roles]
-    # Checkpoints are compared by whole scores, whatever the design does.
     styles = [design.style] if isinstance(design, ComparisonDesign) and design.style is not None else []
-    pairs = [
-        PairQuestion(task, answer, answer, style=style) for style in dict.fromkeys([*styles, Style.SCORES])
-    ]
+    # Checkpoints are compared by whole scores, whatever the design does; a run of S_0 alone compares nothing.
+    styles = [*styles, Style.SCORES] if config.stop_after != 0 else []
+    pairs = [PairQuestion(task, answer, answer, style=style) for style in dict.fromkeys(styles)]
     return asked + [each for each in pairs if each.role in pack.roles]
 
 

@@ -16,10 +16,10 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_116,
+    "library lines": 55_115,
     "library files": 222,
     "test lines": 38_712,
-    "benchmark lines": 5_712,
+    "benchmark lines": 5_768,
     "words by hand": 30_698,
     "settings": 192,
     "commands": 44,
