@@ -40,7 +40,8 @@ _TOO_EARLY = 5.0
 class Progress:
     """Receives what is going on and returns nothing. The base shows nothing."""
 
-    def begin(self, title: str, total: int | None) -> None: ...
+    def begin(self, title: str, total: int | None, before: int = 0) -> None:
+        """`before` of the `total` were there already: what is resumed is told no pace that it does not keep."""
 
     def advance(self, done: int, note: str = "") -> None: ...
 
@@ -107,11 +108,11 @@ def first_and_last(values: Sequence[float]) -> tuple[float, float] | None:
     return (fmean(values[:quarter]), fmean(values[-quarter:])) if values else None
 
 
-def time_left(seconds: float, done: int, total: int | None) -> str:
+def time_left(seconds: float, done: int, total: int | None, before: int = 0) -> str:
     """How long the rest will take at the pace so far; empty where there is no pace yet."""
-    if not total or done <= 0 or done >= total or seconds < _TOO_EARLY:
+    if not total or done <= before or done >= total or seconds < _TOO_EARLY:
         return ""
-    left = seconds / done * (total - done)
+    left = seconds / (done - before) * (total - done)
     return f"{left / 60:.0f} min left" if left >= 90 else f"{left:.0f} s left"
 
 
@@ -123,11 +124,11 @@ class LineProgress(Progress):
         self._every = every
         self._title = ""
         self._total: int | None = None
-        self._done = 0
+        self._done = self._before = 0
         self._began = self._last = time.monotonic()
 
-    def begin(self, title: str, total: int | None) -> None:
-        self._title, self._total, self._done = title, total, 0
+    def begin(self, title: str, total: int | None, before: int = 0) -> None:
+        self._title, self._total, self._done, self._before = title, total, before, before
         self._began = self._last = time.monotonic()
         self.say(f"{title} ...")
 
@@ -137,7 +138,7 @@ class LineProgress(Progress):
         if now - self._last >= self._every:
             self._last = now
             of = f"/{self._total}" if self._total else ""
-            left = time_left(now - self._began, done, self._total)
+            left = time_left(now - self._began, done, self._total, self._before)
             self.say(", ".join(filter(None, (f"{self._title}: {done}{of} {note}".rstrip(), left))))
 
     def pulse(self, note: str) -> None:
@@ -175,14 +176,14 @@ class LiveProgress(Progress):
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def begin(self, title: str, total: int | None) -> None:
-        self._began, self._total, self._curve = time.monotonic(), total, []
+    def begin(self, title: str, total: int | None, before: int = 0) -> None:
+        self._began, self._total, self._before, self._curve = time.monotonic(), total, before, []
         empty: dict[str, Any] = dict.fromkeys(("of", "curve", "note", "left"), "")
         self._stage = self._live.add_task("[bold]>[/bold]", total=total, title=printable(title), **empty)
 
     def advance(self, done: int, note: str = "") -> None:
         of = f"{done} of {self._total}" if self._total else ""
-        left = time_left(time.monotonic() - self._began, done, self._total)
+        left = time_left(time.monotonic() - self._began, done, self._total, self._before)
         self._live.update(self._stage, of=of, note=printable(note), left=left)
 
     def plot(self, value: float) -> None:

@@ -84,7 +84,7 @@ def complete(
             for _ in range(min(in_flight or len(missing), len(missing))):
                 group.create_task(worker())
 
-    progress.begin(title, total)
+    progress.begin(title, total, done)
     # A full collection of garbage would look through all that the libraries hold, and stop the loop while it does.
     gc.freeze()
     try:

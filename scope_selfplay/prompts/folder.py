@@ -81,9 +81,8 @@ def _file_problems(layer: Layer) -> Iterator[Finding]:
         message = f"is not a file of a prompt pack; rename it to a role's file or move it away{hint}"
         yield Finding(f"{layer.path(name)}:1", message)
     for name in layer.folders:
-        yield Finding(
-            f"{layer.path(name)}:1", "is a folder; a prompt pack is one flat folder, so move it away"
-        )
+        message = "is a folder; a prompt pack is one flat folder, so move it away"
+        yield Finding(f"{layer.path(name)}:1", message)
     for name in _KNOWN_FILES:
         content = layer.files.get(name, b"")
         try:
@@ -129,12 +128,8 @@ def _resolve_prompts(
                 message = f"is missing: {need}; add it, or extend a domain that has it"
                 problems.append(Finding(f"{layers[0].path(role.file_name)}:1", message))
         elif role.file_name in layer.texts:
-            prompt, wrong = read_prompt(
-                role,
-                layer.texts[role.file_name],
-                layer.path(role.file_name),
-                taught=lexical and role in POLICY_ROLES,
-            )
+            text, file, taught = layer.texts[role.file_name], layer.path(role.file_name), role in POLICY_ROLES
+            prompt, wrong = read_prompt(role, text, file, taught=lexical and taught)
             prompts.append(prompt)
             problems += wrong
     return tuple(prompts), problems

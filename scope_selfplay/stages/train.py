@@ -181,8 +181,10 @@ class _Training:
 
         if self.team.leads:
             begin_records(job.folder, self.team.processes)
-        progress.begin(f"iteration {self.iteration}: train the {role.capitalize()}", settings.steps)
-        TrainingLoop(job, model, engine, checked).run()
+        title = f"iteration {self.iteration}: train the {role.capitalize()}"
+        TrainingLoop(job, model, engine, checked).run(
+            lambda done: progress.begin(title, settings.steps, done)
+        )
         if not self.team.leads:
             write_account(job.records_folder, run.judge_of(self.stage))
         self.team.agree("records", True, completing=True)

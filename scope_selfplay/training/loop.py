@@ -12,7 +12,7 @@ is a KL. In the passes of an update there are only FSDP's own collectives.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -98,12 +98,13 @@ class TrainingLoop:
         self._log = StepLog(job)
         self._under_way: list[Rollouts] = []
 
-    def run(self) -> Path:
-        """Train from the job's start, or the newest checkpoint in the stage's work folder, and save `checkpoint/`."""
+    def run(self, begin: Callable[[int], None] = lambda done: None) -> Path:
+        """Train from the job's start, or from the newest checkpoint, whose step `begin` gets; save `checkpoint/`."""
         job, settings, ranks = self.job, self.job.settings, self.ranks
         job.records_folder.path.mkdir(parents=True, exist_ok=True)
         done = self._checkpoints.restore(self._state, job.callbacks.say)
         ranks.leader("begin", lambda: self._log.begin(done))
+        begin(done)
         ranks.interrupt = self._cancel
         saved, took, kept = perf_counter(), None, done
         # The steps that made the weights: SIGTERM saves them where no checkpoint has. None within an update.
@@ -220,12 +221,9 @@ class TrainingLoop:
     ) -> tuple[PassTotals, float]:
         """All updates of a step; what they measured together, and the gradient's norm in the last one."""
         job, settings, ranks = self.job, self.job.settings, self.ranks
+        passes = [plan.passes[ranks.number] for plan in plans]
         parts = [
-            [
-                [BatchRow.of(each, rows, references) for each in planned]
-                for planned in plan.passes[ranks.number]
-            ]
-            for plan in plans
+            [[BatchRow.of(each, rows, references) for each in planned] for planned in own] for own in passes
         ]
         updates = len(plans) * settings.epochs
         # What ratios and clips refer to, once the weights are no longer those that sampled.

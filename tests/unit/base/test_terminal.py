@@ -22,13 +22,13 @@ def test_activity_is_a_line_of_speed_and_rollouts_from_time_to_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "done", "total", "left"),
-    [(10.0, 1, 5, "40 s left"), (60.0, 3, 12, "3 min left"), (10.0, 5, None, "")],
+    ("seconds", "done", "total", "before", "left"),
+    [(60.0, 3, 12, 0, "3 min left"), (10.0, 5, None, 0, ""), (20.0, 9, 10, 8, "20 s left")],
 )
-def test_the_time_that_is_left_follows_the_pace_so_far(
-    seconds: float, done: int, total: int | None, left: str
+def test_the_time_that_is_left_follows_the_pace_since_the_begin_or_the_resumption(
+    seconds: float, done: int, total: int | None, before: int, left: str
 ) -> None:
-    assert time_left(seconds, done, total) == left
+    assert time_left(seconds, done, total, before) == left
 
 
 def test_a_terminal_shows_a_table_of_stages_with_their_curves() -> None:

@@ -140,7 +140,7 @@ class StopAfter(Progress):
     def __init__(self, step: str = "", rows: int = 0) -> None:
         self.step, self.rows, self.now, self.encoded = step, rows, "", 0
 
-    def begin(self, title: str, total: int | None) -> None:
+    def begin(self, title: str, total: int | None, before: int = 0) -> None:
         self.now = title
         self.advance(0)
 
