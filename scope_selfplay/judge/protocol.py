@@ -192,8 +192,13 @@ class GradeQuestion(YesOrNo):
     role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        reason = _OPENER if self.answer else "no answer"
-        return self.said(False, reason, attempts=0) if is_opener(self.answer) else None
+        if is_opener(self.answer):
+            return self.said(False, _OPENER if self.answer else "no answer", attempts=0)
+        # What a small model often calls good, and a policy learns within five steps.
+        wants_more = self.criterion.check is None and _new_names(self.criterion, self.task)
+        if wants_more and _repeats(self.answer, self.task):
+            return self.said(False, "the answer repeats the task, the criterion wants more", attempts=0)
+        return None
 
 
 @dataclass(frozen=True)
@@ -349,18 +354,24 @@ def grounded(rubric: Rubric, task: Task, documents: Sequence[Document]) -> Rubri
     struck: unmet.
     """
     known = words_of(text for document in documents for text in (document.title, document.text))
-    asked = words_of([task.text])
 
     def is_empty(criterion: Criterion) -> bool:
-        names = named_in(criterion.text) - asked
-        behind_the_verb = spaced(criterion.text).split()[1:]
-        repeats = bool(behind_the_verb) and words_of(behind_the_verb) <= asked | _LINKS
-        return repeats or bool(names and not names & known)
+        names, behind_the_verb = _new_names(criterion, task), " ".join(spaced(criterion.text).split()[1:])
+        return _repeats(behind_the_verb, task) or bool(names and not names & known)
 
     struck = [each for each in rubric.criteria if not each.evidence and is_empty(each)]
     kept = tuple(each for each in rubric.criteria if each not in struck)
     unmet = (*(rubric.unmet or ()), *(each.text for each in struck))
     return rubric.model_copy(update={"criteria": kept, "unmet": unmet}) if struck else rubric
+
+
+def _new_names(criterion: Criterion, task: Task) -> set[str]:
+    """The names and numbers of a criterion that the task does not have."""
+    return named_in(criterion.text) - words_of([task.text])
+
+
+def _repeats(text: str, task: Task) -> bool:
+    return bool(words := words_of([text])) and words <= words_of([task.text]) | _LINKS
 
 
 # In Chinese the letters of verbs too, with which a criterion begins.

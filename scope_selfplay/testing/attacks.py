@@ -99,17 +99,7 @@ def quotations(verdict: str, rng: random.Random, count: int) -> Iterator[str]:
 
 def blanks(rng: random.Random, count: int) -> Iterator[str]:
     """Answers that say nothing: white space, punctuation, what cannot be seen."""
-    pool = [
-        *HIDDEN,
-        *" \t\n,.;:!?-*#`'\"()[]_/\\",
-        "\uff1a",
-        "\u3002",
-        "\u2026",
-        "\u3000",
-        "\u00a0",
-        "\u2800",
-        "\uff0c",
-    ]
+    pool = [*HIDDEN, *" \t\n,.;:!?-*#`'\"()[]_/\\\uff1a\u3002\u2026\u3000\u00a0\u2800\uff0c"]
     for _ in range(count):
         yield "".join(rng.choices(pool, k=rng.randint(0, 12)))
 

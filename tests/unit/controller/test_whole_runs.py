@@ -336,9 +336,7 @@ def test_a_stage_ends_with_the_shards_that_it_began_with_and_the_next_takes_the_
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(("before", "after"), EDITS)
-def test_an_edit_between_two_attempts_does_not_change_the_shards(
-    tmp_path: Path, before: int, after: int
-) -> None:
+def test_an_edit_between_attempts_does_not_change_the_shards(tmp_path: Path, before: int, after: int) -> None:
     world, failed = World(tmp_path, _sharing(before), only=[FIRST]), list[str]()
     last = _names(FIRST, before)[before - 1]
 

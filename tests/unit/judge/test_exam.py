@@ -229,9 +229,7 @@ async def test_a_run_keeps_its_exam_and_is_told_of_another_judge(
             RunExam(*run, said.append).thresholds(judge)
 
 
-async def test_a_judge_that_was_refused_may_begin_once_it_is_mended(
-    tmp_path: Path, judge_over: JudgeOver
-) -> None:
+async def test_a_refused_judge_may_begin_once_it_is_mended(tmp_path: Path, judge_over: JudgeOver) -> None:
     settings = [
         "judge.verdict=token",
         "judge.kind=model",
@@ -366,7 +364,5 @@ def test_one_wrong_judgement_of_a_kind_refuses_nobody() -> None:
     ],
     ids=str,
 )
-def test_a_choice_that_was_not_told_of_is_bounded_by_what_was(
-    odds: dict[str, float], likely: float | None
-) -> None:
+def test_an_untold_choice_is_bounded_by_what_was_told(odds: dict[str, float], likely: float | None) -> None:
     assert likelihood(odds, ("1", "0")) == (None if likely is None else pytest.approx(likely))

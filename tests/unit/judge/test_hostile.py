@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.base.text import clean
-from scope_selfplay.base.values import Outcome
+from scope_selfplay.base.values import Criterion, Outcome
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
@@ -68,6 +68,14 @@ async def test_a_hostile_answer_loses(judge_over: JudgeOver, name: str) -> None:
     tie = [Outcome(0.5, 0.5)] * 2
     assert values == (tie if name == "copy_of_opponent" else expected)
     assert len(fake.requests) == (0 if unasked or name == "copy_of_opponent" else 2)
+
+
+def test_an_answer_that_repeats_its_task_names_nothing_new() -> None:
+    """A model of 1.5B called half of them good. What the task names, or what is no name, stays a question."""
+    task = TASK.model_copy(update={"text": "Describe the highest mountain of Chad."})
+    asked = ("Names Emi Koussi.", "Names 3,415 m.", "Says that it is dry.", "Names Chad.")
+    questions = [GradeQuestion(task, Criterion(text=text), "Highest mountain of Chad!") for text in asked]
+    assert [each.settled() is None for each in questions] == [False, False, True, True]
 
 
 async def test_a_trajectory_cannot_forge_the_answer_of_its_candidate(ask: Ask) -> None:

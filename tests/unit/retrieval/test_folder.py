@@ -94,9 +94,7 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 @given(words, words)
-def test_a_line_keeps_title_and_text_and_is_shown_as_json_without_doubled_quotes(
-    title: str, text: str
-) -> None:
+def test_a_line_keeps_title_and_text_and_is_json_without_doubled_quotes(title: str, text: str) -> None:
     assert split_contents(join_contents(title, text)) == (" ".join(title.split()), text)
     line = passage_line(Document(id='"contents": "x', title=title, text=text))
     contents = split_contents(json.loads(shown(line))["contents"])

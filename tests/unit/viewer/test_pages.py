@@ -174,9 +174,7 @@ def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: P
         assert opened.get("/tasks?iteration=2").status_code == 200
 
 
-def test_our_own_fault_is_a_plain_page_without_a_trace(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_own_fault_is_a_page_without_a_trace(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(run: ShownRun, given: Any) -> pages.Page:
         raise ZeroDivisionError("secret of the house")
 
@@ -222,9 +220,7 @@ def test_only_known_host_names_are_answered_and_nothing_can_be_posted(client: Te
     assert client.post("/tasks").status_code == 405
 
 
-def test_a_folder_of_runs_lists_each_with_what_it_came_to_and_opens_it(
-    folder: RunFolder, tmp_path: Path
-) -> None:
+def test_a_folder_of_runs_says_what_each_came_to_and_opens_it(folder: RunFolder, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(folder.path, tmp_path / name)
     (tmp_path / "two" / "run.yaml").write_text("name: demo\nseed: 8\n")
