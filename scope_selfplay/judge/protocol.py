@@ -195,9 +195,10 @@ class GradeQuestion(YesOrNo):
         if is_opener(self.answer):
             return self.said(False, _OPENER if self.answer else "no answer", attempts=0)
         # What a small model often calls good, and a policy learns within five steps.
-        wants_more = self.criterion.check is None and _new_names(self.criterion, self.task)
-        if wants_more and _repeats(self.answer, self.task):
-            return self.said(False, "the answer repeats the task, the criterion wants more", attempts=0)
+        if self.criterion.check is None and _repeats(self.answer, self.task):
+            is_echo = self.answer.lower().split()[:1] == self.task.text.lower().split()[:1]
+            if is_echo or _new_names(self.criterion, self.task):
+                return self.said(False, "the answer only repeats the task", attempts=0)
         return None
 
 

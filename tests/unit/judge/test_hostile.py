@@ -74,8 +74,12 @@ def test_an_answer_that_repeats_its_task_names_nothing_new() -> None:
     """A model of 1.5B called half of them good. What the task names, or what is no name, stays a question."""
     task = TASK.model_copy(update={"text": "Describe the highest mountain of Chad."})
     asked = ("Names Emi Koussi.", "Names 3,415 m.", "Says that it is dry.", "Names Chad.")
-    questions = [GradeQuestion(task, Criterion(text=text), "Highest mountain of Chad!") for text in asked]
-    assert [each.settled() is None for each in questions] == [False, False, True, True]
+    for answer, settled in (
+        ("Highest mountain of Chad!", [True, True, False, False]),
+        (task.text, [True] * 4),
+    ):
+        questions = [GradeQuestion(task, Criterion(text=text), answer) for text in asked]
+        assert [each.settled() is not None for each in questions] == settled
 
 
 async def test_a_trajectory_cannot_forge_the_answer_of_its_candidate(ask: Ask) -> None:
