@@ -385,8 +385,8 @@ _LINKS = frozenset(
 async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:
     """Equation 1; a criterion with a `check` is decided by its rule.
 
-    An absent or opener-only answer scores 0 without a call; a failed rollout has no score, and without criteria there
-    is none.
+    No judge is asked about an answer that is absent, an opener or its task again; a failed rollout has no score, and
+    without criteria there is none.
     """
     if rollout.status is RolloutStatus.FAILED or not rubric.criteria:
         return Grade(rollout_id=rollout.id, verdicts=(), score=None)

@@ -23,11 +23,14 @@ def test_activity_is_a_line_of_speed_and_rollouts_from_time_to_time() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "done", "total", "before", "left"),
-    [(60.0, 3, 12, 0, "3 min left"), (10.0, 5, None, 0, ""), (20.0, 9, 10, 8, "20 s left")],
+    [
+        (10, 1, 5, 0, "40 s left"),
+        (60, 3, 12, 0, "3 min left"),
+        (10, 5, None, 0, ""),
+        (6, 9, 10, 8, "6 s left"),
+    ],
 )
-def test_the_time_that_is_left_follows_the_pace_since_the_begin_or_the_resumption(
-    seconds: float, done: int, total: int | None, before: int, left: str
-) -> None:
+def test_time_left_by_the_pace(seconds: float, done: int, total: int | None, before: int, left: str) -> None:
     assert time_left(seconds, done, total, before) == left
 
 

@@ -74,10 +74,8 @@ def test_an_answer_that_repeats_its_task_names_nothing_new() -> None:
     """A model of 1.5B called half of them good. What the task names, or what is no name, stays a question."""
     task = TASK.model_copy(update={"text": "Describe the highest mountain of Chad."})
     asked = ("Names Emi Koussi.", "Names 3,415 m.", "Says that it is dry.", "Names Chad.")
-    for answer, settled in (
-        ("Highest mountain of Chad!", [True, True, False, False]),
-        (task.text, [True] * 4),
-    ):
+    cases = {"Highest mountain of Chad!": [True, True, False, False], task.text: [True] * 4}
+    for answer, settled in cases.items():
         questions = [GradeQuestion(task, Criterion(text=text), answer) for text in asked]
         assert [each.settled() is not None for each in questions] == settled
 

@@ -305,9 +305,7 @@ def test_what_is_outside_needs_a_way_out_of_the_cluster(
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_trainers_and_workers_reach_the_tools_of_the_run_by_a_component(
-    is_open: bool, tmp_path: Path
-) -> None:
+def test_trainers_and_workers_reach_the_tools_of_a_run_by_components(is_open: bool, tmp_path: Path) -> None:
     components = ["tool-servers"] if is_open else []
     folder = with_components(tmp_path, QWEN, *components, **with_tools("http://flights/mcp"))
     (folder / "flights.yaml").write_text(yaml.safe_dump_all(FLIGHTS))
