@@ -43,7 +43,7 @@ DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
 PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 """What a preference may be as one token; T is a tie."""
-_OPENER = "the answer holds nothing but an opener"
+_NOTHING = "no answer, an opener, or the task again"
 
 
 class Style(StrEnum):
@@ -192,14 +192,10 @@ class GradeQuestion(YesOrNo):
     role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        if is_opener(self.answer):
-            return self.said(False, _OPENER if self.answer else "no answer", attempts=0)
-        # What a small model often calls good, and a policy learns within five steps.
+        is_empty = is_opener(self.answer)
         if self.criterion.check is None and _repeats(self.answer, self.task):
-            is_echo = self.answer.lower().split()[:1] == self.task.text.lower().split()[:1]
-            if is_echo or _new_names(self.criterion, self.task):
-                return self.said(False, "the answer only repeats the task", attempts=0)
-        return None
+            is_empty = _says_nothing(self.answer, self.task) or bool(_new_names(self.criterion, self.task))
+        return self.said(False, _NOTHING, attempts=0) if is_empty else None
 
 
 @dataclass(frozen=True)
@@ -246,13 +242,12 @@ class PairQuestion(Question[Outcome]):
     def settled(self) -> Reply[Outcome] | None:
         """What would look the same ties, and an answer wins over none."""
         one, other = (shown(rollout, self.style.view).identity for rollout in (self.first, self.second))
-        most = self.most
         if one == other:
-            return self.said(Outcome(most / 2, most / 2), "both are the same", attempts=0)
-        empty = [is_opener(rollout.answer) for rollout in (self.first, self.second)]
+            return self.said(Outcome(self.most / 2, self.most / 2), "both are the same", attempts=0)
+        empty = [_says_nothing(rollout.answer, self.task) for rollout in (self.first, self.second)]
         if empty[0] == empty[1]:
             return None
-        won = Outcome(most, 0.0) if empty[1] else Outcome(0.0, most)
+        won = Outcome(self.most, 0.0) if empty[1] else Outcome(0.0, self.most)
         return self.said(won, "the other one holds no answer", attempts=0)
 
     def record(self, reply: Reply[Outcome]) -> Comparison:
@@ -296,7 +291,7 @@ class ScoreQuestion(Question[float]):
         return PromptRole(f"score_{self.scale.value}")
 
     def settled(self) -> Reply[float] | None:
-        return self.said(0.0, _OPENER, attempts=0) if is_opener(self.rollout.answer) else None
+        return self.said(0.0, _NOTHING, attempts=0) if _says_nothing(self.rollout.answer, self.task) else None
 
     def record(self, reply: Reply[float]) -> Score:
         return Score(
@@ -373,6 +368,13 @@ def _new_names(criterion: Criterion, task: Task) -> set[str]:
 
 def _repeats(text: str, task: Task) -> bool:
     return bool(words := words_of([text])) and words <= words_of([task.text]) | _LINKS
+
+
+def _says_nothing(answer: str | None, task: Task) -> bool:
+    """None, an opener, or the task again, which a small model often calls good, and a policy learns in five steps."""
+    said = answer or ""
+    is_echo = _repeats(said, task) and said.lower().split()[:1] == task.text.lower().split()[:1]
+    return is_opener(said) or is_echo
 
 
 # In Chinese the letters of verbs too, with which a criterion begins.

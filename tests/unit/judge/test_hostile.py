@@ -13,7 +13,7 @@ from scope_selfplay.base.text import clean
 from scope_selfplay.base.values import Criterion, Outcome
 from scope_selfplay.config.training import SolverConfig
 from scope_selfplay.judge.fences import read_fences
-from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Style
+from scope_selfplay.judge.protocol import GradeQuestion, PairQuestion, Question, Scale, ScoreQuestion, Style
 from scope_selfplay.net.serve import ServedReply, ServedRequest, chat_app, serving
 from scope_selfplay.testing.attacks import hostile_answers
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
@@ -65,8 +65,7 @@ async def test_a_hostile_answer_loses(judge_over: JudgeOver, name: str) -> None:
         asked = [PairQuestion(TASK, *pair, style=Style.PREFERENCE) for pair in pairs]
         values = [(await judge.ask(each)).value for each in asked]
     expected = [Outcome(0, 1), Outcome(1, 0) if unasked else Outcome(0, 1)]
-    tie = [Outcome(0.5, 0.5)] * 2
-    assert values == (tie if name == "copy_of_opponent" else expected)
+    assert values == ([Outcome(0.5, 0.5)] * 2 if name == "copy_of_opponent" else expected)
     assert len(fake.requests) == (0 if unasked or name == "copy_of_opponent" else 2)
 
 
@@ -74,10 +73,13 @@ def test_an_answer_that_repeats_its_task_names_nothing_new() -> None:
     """A model of 1.5B called half of them good. What the task names, or what is no name, stays a question."""
     task = TASK.model_copy(update={"text": "Describe the highest mountain of Chad."})
     asked = ("Names Emi Koussi.", "Names 3,415 m.", "Says that it is dry.", "Names Chad.")
-    cases = {"Highest mountain of Chad!": [True, True, False, False], task.text: [True] * 4}
-    for answer, settled in cases.items():
-        questions = [GradeQuestion(task, Criterion(text=text), answer) for text in asked]
-        assert [each.settled() is not None for each in questions] == settled
+    cases = {"Highest mountain of Chad!": [0, 0, *[None] * 4], task.text: [0, 0, 0, 0, 0, Outcome(0, 10)]}
+    for answer, values in cases.items():
+        questions: list[Question[Any]] = [GradeQuestion(task, Criterion(text=text), answer) for text in asked]
+        questions.append(ScoreQuestion(task, rollout(1, answer), None, scale=Scale.IMPLICIT))
+        questions.append(PairQuestion(task, rollout(1, answer), rollout(2, OPPONENT), style=Style.SCORES))
+        replies = [each.settled() for each in questions]
+        assert [reply and reply.value for reply in replies] == values
 
 
 async def test_a_trajectory_cannot_forge_the_answer_of_its_candidate(ask: Ask) -> None:
@@ -135,10 +137,8 @@ async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOv
     groups = [honest, *(hostile[row : row + 8] for row in range(0, 48, 8))]
     async with judge_over(Engine(verdict)) as judge:
         answers = [[scripted.rollout(row, text) for row, text in enumerate(texts)] for texts in groups]
-        opened = [
-            scripted.finished_group(scripted.TASK, scripted.RUBRIC, each, ("g", number))
-            for number, each in enumerate(answers)
-        ]
+        made = scripted.finished_group
+        opened = [made(scripted.TASK, scripted.RUBRIC, each, ("g", row)) for row, each in enumerate(answers)]
         found = await scripted.rewards_of_step(SolverConfig.model_validate({"reward": design}), judge, opened)
     for_honest, *attacks = found.rewards
     least = for_honest[0]
