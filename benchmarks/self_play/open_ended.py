@@ -3,8 +3,8 @@
     python -m benchmarks.self_play.open_ended [--root FOLDER] [--tasks 40] [--held-out 30] [--documents 110 40]
 
 Needs `scope models qwen2.5-coder-1.5b`, `qwen2.5-coder-0.5b` and 20 GB of memory. The larger model writes tasks and
-rubrics as in `benchmarks.real_corpus` and then judges; the smaller one is a Solver that is trained for twice eight
-steps by rubric scores. Killed at any moment, the same command goes on.
+rubrics as in `benchmarks.real_corpus` and then judges; the smaller one is a Solver that is trained by rubric
+scores for two iterations of eight steps. Killed at any moment, the same command goes on.
 
     ROOT/made/      the run that made the tasks
     ROOT/solver/    the run that trains; `scope report` has the held-out scores of S_0 to S_2 with intervals, and

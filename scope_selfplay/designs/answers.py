@@ -58,17 +58,12 @@ class Entrants:
         return [sum(known[who]) / len(known[who]) if who in known else None for who in self.identities]
 
 
-def has_answer(rollout: Rollout) -> bool:
-    """Whether there is anything to judge; a text that only announces an answer does not count as one."""
-    return not is_opener(rollout.answer)
-
-
 def entrants_of(rollouts: Sequence[Rollout], view: View) -> Entrants:
     """`view` is what the judge will be shown of them."""
     members = tuple(
         number
         for number, rollout in enumerate(rollouts)
-        if rollout.status is not RolloutStatus.FAILED and has_answer(rollout)
+        if rollout.status is not RolloutStatus.FAILED and not is_opener(rollout.answer)
     )
     entered = tuple(rollouts[number] for number in members)
     finished = sum(rollout.status is not RolloutStatus.FAILED for rollout in rollouts)

@@ -29,9 +29,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from scope_selfplay.base.sampling import Generate, PolicyModel, Sample
 from scope_selfplay.base.values import Key, Outcome, Rollout, RolloutStatus, Rubric, Task
 from scope_selfplay.config.training import RewardSettings, Rubrics, SolverConfig
-from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of, has_answer
+from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of
 from scope_selfplay.judge.account import JudgeRecords, MeteredJudge
-from scope_selfplay.judge.fences import View, without_thoughts
+from scope_selfplay.judge.fences import View, is_opener, without_thoughts
 from scope_selfplay.judge.protocol import DIMENSIONS, PairQuestion, RubricQuestion, SelectQuestion, Style
 
 
@@ -253,7 +253,7 @@ class PerAnswerDesign(PerRolloutDesign[S]):
         rollout = await group.rollouts[number]
         if rollout.status is RolloutStatus.FAILED:
             return None
-        if not has_answer(rollout):
+        if is_opener(rollout.answer):
             return self.without_answer(group, rollout)
         with suppress(Unjudgeable):
             return await self.answer_reward(group, rollout, judge)

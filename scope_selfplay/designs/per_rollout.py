@@ -12,10 +12,10 @@ from scope_selfplay.config.training import (
     RubricReward,
     VerifierReward,
 )
-from scope_selfplay.designs.answers import Entrants, Rewards, format_score, has_answer, whole_structure
+from scope_selfplay.designs.answers import Entrants, Rewards, format_score, whole_structure
 from scope_selfplay.designs.design import JudgedGroup, PerAnswerDesign, PerRolloutDesign, RolloutGroup
 from scope_selfplay.judge.account import MeteredJudge, calls_to_grade
-from scope_selfplay.judge.fences import View
+from scope_selfplay.judge.fences import View, is_opener
 from scope_selfplay.judge.protocol import Scale, ScoreQuestion
 from scope_selfplay.rewards.equations import (
     criterion_weights,
@@ -165,7 +165,7 @@ def _score_of(
     """A criterion's share of ten; 0 where there was nothing to judge, None where judging failed."""
     if rollout.status is RolloutStatus.FAILED:
         return None
-    if not has_answer(rollout):
+    if is_opener(rollout.answer):
         return 0.0
     score = scores.get((rollout.id, row))
     return None if score is None else score / 10

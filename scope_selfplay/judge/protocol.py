@@ -43,7 +43,7 @@ DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
 PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 """What a preference may be as one token; T is a tie."""
-_NOTHING = "no answer, an opener, or the task again"
+_OPENER, _ECHO = "the answer holds nothing but an opener", "the answer only repeats the task"
 
 
 class Style(StrEnum):
@@ -192,10 +192,11 @@ class GradeQuestion(YesOrNo):
     role = PromptRole.GRADE
 
     def settled(self) -> Reply[bool] | None:
-        is_empty = is_opener(self.answer)
-        if self.criterion.check is None and _repeats(self.answer, self.task):
-            is_empty = _says_nothing(self.answer, self.task) or bool(_new_names(self.criterion, self.task))
-        return self.said(False, _NOTHING, attempts=0) if is_empty else None
+        lacks_names = _repeats(self.answer, self.task) and _new_names(self.criterion, self.task)
+        reason = _why_empty(self.answer, self.task) or (_ECHO if lacks_names else "")
+        if not reason or (reason == _ECHO and self.criterion.check is not None):
+            return None
+        return self.said(False, reason, attempts=0)
 
 
 @dataclass(frozen=True)
@@ -244,11 +245,11 @@ class PairQuestion(Question[Outcome]):
         one, other = (shown(rollout, self.style.view).identity for rollout in (self.first, self.second))
         if one == other:
             return self.said(Outcome(self.most / 2, self.most / 2), "both are the same", attempts=0)
-        empty = [_says_nothing(rollout.answer, self.task) for rollout in (self.first, self.second)]
-        if empty[0] == empty[1]:
+        first, second = (_why_empty(rollout.answer, self.task) for rollout in (self.first, self.second))
+        if bool(first) == bool(second):
             return None
-        won = Outcome(self.most, 0.0) if empty[1] else Outcome(0.0, self.most)
-        return self.said(won, "the other one holds no answer", attempts=0)
+        won = Outcome(self.most, 0.0) if second else Outcome(0.0, self.most)
+        return self.said(won, f"the other one is no answer: {first or second}", attempts=0)
 
     def record(self, reply: Reply[Outcome]) -> Comparison:
         return Comparison(
@@ -291,7 +292,8 @@ class ScoreQuestion(Question[float]):
         return PromptRole(f"score_{self.scale.value}")
 
     def settled(self) -> Reply[float] | None:
-        return self.said(0.0, _NOTHING, attempts=0) if _says_nothing(self.rollout.answer, self.task) else None
+        reason = _why_empty(self.rollout.answer, self.task)
+        return self.said(0.0, reason, attempts=0) if reason else None
 
     def record(self, reply: Reply[float]) -> Score:
         return Score(
@@ -370,11 +372,12 @@ def _repeats(text: str, task: Task) -> bool:
     return bool(words := words_of([text])) and words <= words_of([task.text]) | _LINKS
 
 
-def _says_nothing(answer: str | None, task: Task) -> bool:
-    """None, an opener, or the task again, which a small model often calls good, and a policy learns in five steps."""
-    said = answer or ""
-    is_echo = _repeats(said, task) and said.lower().split()[:1] == task.text.lower().split()[:1]
-    return is_opener(said) or is_echo
+def _why_empty(answer: str | None, task: Task) -> str:
+    """Why there is nothing to judge; "" where there is. A small model often calls the task again a good answer."""
+    if not answer or is_opener(answer):
+        return _OPENER if answer else "no answer"
+    is_echo = _repeats(answer, task) and answer.lower().split()[:1] == task.text.lower().split()[:1]
+    return _ECHO if is_echo else ""
 
 
 # In Chinese the letters of verbs too, with which a criterion begins.
