@@ -16,9 +16,9 @@ from scope_selfplay.cli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
-    "library lines": 55_115,
+    "library lines": 55_113,
     "library files": 222,
-    "test lines": 38_712,
+    "test lines": 38_711,
     "benchmark lines": 5_768,
     "words by hand": 30_698,
     "settings": 192,
